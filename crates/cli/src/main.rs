@@ -1,0 +1,2 @@
+//! The glimmer command.
+fn main() {}

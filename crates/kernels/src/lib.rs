@@ -1,0 +1,3 @@
+//! Slices in, slices out: the numeric kernels.
+
+pub mod math;
