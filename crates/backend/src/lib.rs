@@ -1,1 +1,169 @@
-//! backend
+//! The verbs that a transformer is written in, and the CPU behind them.
+//!
+//! [`Backend`] speaks of projections, norms, rotations, gates and caches, not of a tensor library; the model crates are
+//! written once over it. [`CpuBackend`] is the one that is always there, and the oracle of all others.
+
+#![forbid(unsafe_code)]
+
+mod cpu;
+
+pub use cpu::{CpuBackend, CpuOptions};
+pub use glimmer_kernels::isa::Isa;
+
+use glimmer_encoding::{Encoding, WeightView};
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// What can fail: opening, loading, allocating. Arithmetic cannot.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BackendError {
+    /// The backend has no kernel for this encoding.
+    #[error("no kernel for {encoding} weights on this backend")]
+    Encoding {
+        /// The encoding that was asked for.
+        encoding: Encoding,
+    },
+    /// The machine lacks the instruction set that was asked for.
+    #[error("this machine has no {isa} (it has: {available})")]
+    Isa {
+        /// The instruction set that was asked for.
+        isa: Isa,
+        /// Those that are there.
+        available: String,
+    },
+    /// Memory could not be had.
+    #[error("cannot allocate {bytes} bytes for {what}")]
+    Memory {
+        /// What the memory was for.
+        what: &'static str,
+        /// How much.
+        bytes: usize,
+    },
+}
+
+/// How keys and values are stored. A row attends to them as stored, its own included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KvType {
+    /// 32-bit floats.
+    F32,
+    /// 16-bit floats.
+    F16,
+}
+
+impl KvType {
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            KvType::F32 => 4,
+            KvType::F16 => 2,
+        }
+    }
+}
+
+impl fmt::Display for KvType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KvType::F32 => "f32",
+            KvType::F16 => "f16",
+        })
+    }
+}
+
+impl FromStr for KvType {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "f32" => Ok(KvType::F32),
+            "f16" => Ok(KvType::F16),
+            _ => Err(format!("unknown cache type `{name}` (known: f32, f16)")),
+        }
+    }
+}
+
+/// The shape of one layer's cache.
+#[derive(Clone, Copy, Debug)]
+pub struct KvSpec {
+    /// Key and value heads.
+    pub heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Positions that must fit at once.
+    pub positions: usize,
+    /// How keys and values are stored.
+    pub keys: KvType,
+}
+
+/// The arithmetic of a transformer.
+///
+/// Tensors are matrices (rows, cols) of activations; a row is a position. Verbs take a tensor by value where they may reuse its
+/// memory. They assert their shapes and do not fail; a lazy backend builds its graph in them, and [`read`](Backend::read) is
+/// the only synchronisation.
+pub trait Backend: Send + Sync + 'static {
+    /// Activations (rows, cols).
+    type Tensor: Clone + Send;
+    /// A weight matrix (outs, inputs), in the backend's own layout.
+    type Weight: Send + Sync;
+    /// A vector of f32, such as a norm's weight.
+    type Vector: Send + Sync;
+    /// Rotation angles of a run of positions.
+    type Rotation: Send;
+    /// Keys and values of one layer.
+    type KvStore: Send;
+
+    /// Whether a row's bits are the same whatever rows are computed with it. Exactness of speculation rests on it.
+    const ROW_INVARIANT: bool;
+
+    /// Takes a weight matrix over into the backend's layout.
+    fn load_weight(&self, view: &WeightView<'_>) -> Result<Self::Weight, BackendError>;
+    /// Takes a vector over.
+    fn load_vector(&self, values: Vec<f32>) -> Self::Vector;
+    /// An empty cache, every slot zero.
+    fn kv_store(&self, spec: KvSpec) -> Result<Self::KvStore, BackendError>;
+
+    /// The values of a tensor, row by row.
+    fn read(&self, x: &Self::Tensor) -> Vec<f32>;
+    /// (rows, cols)
+    fn shape(&self, x: &Self::Tensor) -> (usize, usize);
+    /// Rows `range` of a tensor.
+    fn rows(&self, x: &Self::Tensor, range: Range<usize>) -> Self::Tensor;
+    /// Tensors of as many rows side by side.
+    fn concat_cols(&self, parts: &[&Self::Tensor]) -> Self::Tensor;
+    /// Tensors of as many columns below each other.
+    fn concat_rows(&self, parts: &[&Self::Tensor]) -> Self::Tensor;
+
+    /// Rows `ids` of an embedding table (vocab, hidden), as stored.
+    fn embed(&self, table: &Self::Weight, ids: &[u32]) -> Self::Tensor;
+    /// x (rows, inputs) times the weight (outs, inputs) transposed.
+    fn linear(&self, x: &Self::Tensor, weight: &Self::Weight) -> Self::Tensor;
+    /// Every row: x / sqrt(mean(x^2) + eps) * weight; no `weight` means ones.
+    fn rms_norm(&self, x: &Self::Tensor, weight: Option<&Self::Vector>, eps: f32) -> Self::Tensor;
+    /// Every head of every row: x / sqrt(mean(x^2) + eps) * weight * scale, the mean over `head_dim` elements.
+    fn rms_norm_heads(
+        &self,
+        x: Self::Tensor,
+        head_dim: usize,
+        weight: Option<&Self::Vector>,
+        eps: f32,
+        scale: f32,
+    ) -> Self::Tensor;
+    /// Angles `position * theta^(-2j / head_dim)` for a run of positions.
+    fn rotation(&self, positions: Range<usize>, head_dim: usize, theta: f64) -> Self::Rotation;
+    /// Turns every head of every row; half-split (NEOX) layout.
+    fn rope(&self, x: Self::Tensor, rotation: &Self::Rotation) -> Self::Tensor;
+    /// x * sigmoid(gate)
+    fn gate(&self, x: Self::Tensor, gate: &Self::Tensor) -> Self::Tensor;
+    /// silu(gate) * up
+    fn swiglu(&self, gate: Self::Tensor, up: &Self::Tensor) -> Self::Tensor;
+    /// x + y
+    fn add(&self, x: Self::Tensor, y: &Self::Tensor) -> Self::Tensor;
+    /// cap * tanh(x * multiplier / cap)
+    fn softcap(&self, x: Self::Tensor, multiplier: f32, cap: f32) -> Self::Tensor;
+
+    /// Stores rows of keys and values (rows, heads * head_dim) from `position` on, over whatever the ring held there.
+    fn kv_write(&self, store: &mut Self::KvStore, position: usize, k: &Self::Tensor, v: &Self::Tensor);
+    /// Attention of q (rows, q_heads * head_dim): row r sees the positions `visible[r]`; scores are multiplied by `scale`.
+    fn attend(&self, q: &Self::Tensor, store: &Self::KvStore, visible: &[Range<usize>], scale: f32) -> Self::Tensor;
+}

@@ -1,1 +1,47 @@
-//! checkpoint
+//! Checkpoints: found, checked, and read tensor by tensor.
+//!
+//! [`open`] looks at a path and gives a [`Checkpoint`]: the configuration, the small files beside it, and a table of
+//! tensors of which no byte has been read. Everything that can be wrong with the files is found there or in
+//! [`Checkpoint::account`], before work starts; what is wrong is one line that names file, tensor or field, what was
+//! expected and what was found ([`Error`]).
+//!
+//! What can be read: Hugging Face checkpoints, that is a directory with `config.json` and either `model.safetensors`
+//! or shards with `model.safetensors.index.json`, of bf16, f16 or f32; from disk or from bytes in the binary
+//! ([`Checkpoint::embedded`]). Files are read at offsets, never mapped: a file that is cut while it is read is an
+//! error, not a crash. No input, however malformed, makes this crate panic, hang, or take more than tens of megabytes
+//! beyond the tensors that are asked for.
+
+#![forbid(unsafe_code)]
+
+mod checkpoint;
+mod container;
+mod cursor;
+mod error;
+mod fields;
+mod huggingface;
+mod index;
+mod json;
+mod safetensors;
+mod source;
+mod tensor;
+
+pub use checkpoint::Checkpoint;
+pub use cursor::Cursor;
+pub use error::Error;
+pub use fields::Fields;
+pub use tensor::{Tensor, TensorInfo, TensorSpec};
+
+use source::Source;
+use std::path::Path;
+
+/// Opens the checkpoint at `path`, a directory. Which container it is in is decided from the contents.
+///
+/// Reads the configuration and the tensor tables, and no tensor. Where a directory has both `model.safetensors` and
+/// an index of shards, the single file is taken and the shards are left alone, as `transformers` does.
+///
+/// # Errors
+/// [`Error::NotFound`] where nothing is at `path`; [`Error::Unsupported`] for what this version cannot read (GGUF,
+/// quantized safetensors); anything else that [`Error`] lists, where a file is missing, malformed or inconsistent.
+pub fn open(path: &Path) -> Result<Checkpoint, Error> {
+    container::open(Source::at(path)?)
+}

@@ -1,1 +1,7 @@
 //! engine
+
+#![forbid(unsafe_code)]
+pub mod chat;
+pub mod sampling;
+pub mod stops;
+pub mod tokenizer;

@@ -5,8 +5,8 @@
 //! rotation tables and sampling noise need.
 
 /// ln 2, split so that `k * LN2_HI` is exact for |k| < 2^20.
-const LN2_HI: f64 = 6.931_471_803_691_238_164_9e-1;
-const LN2_LO: f64 = 1.908_214_929_270_587_700_02e-10;
+const LN2_HI: f64 = 6.931_471_803_691_238e-1;
+const LN2_LO: f64 = 1.908_214_929_270_587_7e-10;
 
 /// Natural logarithm. `ln(0)` is negative infinity, negative arguments give NaN.
 ///
@@ -77,9 +77,9 @@ pub fn pow(base: f64, exponent: f64) -> f64 {
 /// Sine and cosine of `x` radians, for |x| below 2^30 (rotation angles of a few million positions are far below).
 pub fn sin_cos(x: f64) -> (f64, f64) {
     // pi/2 in three pieces of 33 bits each: the products with the quadrant are exact below 2^20 quadrants.
-    const PIO2_1: f64 = 1.570_796_326_734_125_614_17;
-    const PIO2_2: f64 = 6.077_100_506_303_965_976_60e-11;
-    const PIO2_3: f64 = 2.022_266_248_795_950_732_04e-21;
+    const PIO2_1: f64 = 1.570_796_326_734_125_6;
+    const PIO2_2: f64 = 6.077_100_506_303_966e-11;
+    const PIO2_3: f64 = 2.022_266_248_795_950_6e-21;
     let quadrant = (x * std::f64::consts::FRAC_2_PI).round_ties_even();
     let r = ((x - quadrant * PIO2_1) - quadrant * PIO2_2) - quadrant * PIO2_3; // |r| <= pi / 4
     let z = r * r;

@@ -1,0 +1,178 @@
+//! An open checkpoint.
+
+use crate::error::{Error, brief};
+use crate::json::{self, parse_object};
+use crate::source::{Blob, Source};
+use crate::{Cursor, Fields, Tensor, TensorInfo, TensorSpec, container};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The largest side file that is read: a tokenizer of 200 000 tokens has about 30 MB.
+const MAX_SIDE_FILE: u64 = 64 << 20;
+
+/// An open checkpoint: configuration, side files, and a table of tensors that are read on demand, from any thread.
+///
+/// Tensor names are those of the files, verbatim; Hugging Face names are the canonical ones.
+pub struct Checkpoint {
+    source: Source,
+    label: String,
+    config_file: String,
+    config: Map<String, Value>,
+    /// What lists the tensors, as messages name it: the one file of weights, or the index.
+    table_file: String,
+    /// Sorted by name.
+    tensors: Vec<TensorInfo>,
+    /// The open files by name.
+    blobs: BTreeMap<String, Blob>,
+}
+
+impl Checkpoint {
+    /// Opens a checkpoint that is part of the binary, from the names and contents of its files; `label` stands for
+    /// the path in messages. The same checks apply as for one on disk.
+    ///
+    /// # Errors
+    /// As [`open`](crate::open).
+    pub fn embedded(label: &str, files: &[(&'static str, &'static [u8])]) -> Result<Checkpoint, Error> {
+        container::open(Source::Embedded { label: label.into(), files: files.to_vec() })
+    }
+
+    pub(crate) fn new(
+        source: Source,
+        config: Map<String, Value>,
+        table: &str,
+        mut tensors: Vec<TensorInfo>,
+        blobs: BTreeMap<String, Blob>,
+    ) -> Self {
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        let label = match &source {
+            Source::Path { path, .. } => path.to_string_lossy().into_owned(),
+            Source::Embedded { label, .. } => label.clone(),
+        };
+        let (config_file, table_file) = (source.describe("config.json"), source.describe(table));
+        Self { source, label, config_file, config, table_file, tensors, blobs }
+    }
+
+    /// What a user knows it by: the path that was opened, or the label of an embedded one.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// `config.json`, as it stands.
+    pub fn config(&self) -> &Map<String, Value> {
+        &self.config
+    }
+
+    /// `config.json`, to be read field by field.
+    pub fn fields(&self) -> Fields<'_> {
+        Fields::new(&self.config_file, &self.config)
+    }
+
+    /// The bytes of a small file beside the weights (`tokenizer.json`, `chat_template.jinja`, ...), or `None` where
+    /// there is none.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] where `name` is not a plain file name, where the file has more than 64 MiB, or where it is
+    /// a directory, a pipe or the like; [`Error::Io`].
+    pub fn file(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
+        self.source.read(name, MAX_SIDE_FILE)
+    }
+
+    /// A small file that holds a JSON object (`generation_config.json`, ...), or `None` where there is none.
+    ///
+    /// # Errors
+    /// As [`file`](Self::file), here with 8 MiB; [`Error::Malformed`] where it is not a JSON object, has a key twice, or
+    /// more than 100 000 values.
+    pub fn json(&self, name: &str) -> Result<Option<Map<String, Value>>, Error> {
+        let Some(bytes) = self.source.read(name, json::MAX_BYTES)? else { return Ok(None) };
+        parse_object(&self.source.describe(name), "file", &bytes).map(Some)
+    }
+
+    /// Every tensor, sorted by name.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// The tensor called `name`.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        let at = self.tensors.binary_search_by(|t| t.name.as_str().cmp(name)).ok()?;
+        self.tensors.get(at)
+    }
+
+    /// Reads the tensor called `name`. Nothing is kept: reading it again reads the file again.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] where there is none of that name; [`Error::Malformed`] where the file has been cut since it
+    /// was opened; [`Error::Io`].
+    pub fn read(&self, name: &str) -> Result<Tensor<'_>, Error> {
+        let info = self.tensor(name).ok_or_else(|| self.missing(name, "a tensor of this name", 0))?;
+        self.read_info(info)
+    }
+
+    /// As [`read`](Self::read), where the shape has to be `shape`.
+    pub(crate) fn read_shaped(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, Error> {
+        let info = self.tensor(name).ok_or_else(|| self.missing(name, &format!("shape {shape:?}"), 0))?;
+        self.check_shape(info, shape)?;
+        self.read_info(info)
+    }
+
+    fn read_info<'a>(&'a self, info: &'a TensorInfo) -> Result<Tensor<'a>, Error> {
+        let blob = self.blobs.get(&*info.file).ok_or_else(|| self.missing(&info.name, "its file", 0))?;
+        Ok(Tensor::new(info, blob.read_at(info.range.start, info.byte_len())?))
+    }
+
+    /// Checks that the tensors are exactly those of `expected`: none is missing, none is unknown, each has its shape.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Unknown`] or [`Error::Malformed`], looked for in this order, for the first by name;
+    /// the first two count the others.
+    pub fn account(&self, expected: &[TensorSpec]) -> Result<(), Error> {
+        let expected: BTreeMap<&str, &[usize]> =
+            expected.iter().map(|s| (s.name.as_str(), s.shape.as_slice())).collect();
+
+        let mut missing = expected.iter().filter(|(name, _)| self.tensor(name).is_none());
+        if let Some((name, shape)) = missing.next() {
+            return Err(self.missing(name, &format!("shape {shape:?}"), missing.count()));
+        }
+        let mut unknown = self.tensors.iter().filter(|t| !expected.contains_key(t.name.as_str()));
+        if let Some(info) = unknown.next() {
+            return Err(Error::Unknown {
+                file: self.source.describe(&info.file),
+                what: format!("tensor `{}`", brief(&info.name)),
+                expected: "only tensors of the model".into(),
+                found: format!("{} of shape {:?}", info.encoding, info.shape),
+                more: unknown.count(),
+            });
+        }
+        let shaped = |info: &TensorInfo| expected.get(info.name.as_str()).map_or(Ok(()), |s| self.check_shape(info, s));
+        self.tensors.iter().try_for_each(shaped)
+    }
+
+    /// The place `prefix` among the tensor names, from where parts of a model are read; empty for the top.
+    pub fn at(&self, prefix: &str) -> Cursor<'_> {
+        Cursor::new(self, prefix.into())
+    }
+
+    fn check_shape(&self, info: &TensorInfo, shape: &[usize]) -> Result<(), Error> {
+        if info.shape == shape {
+            return Ok(());
+        }
+        Err(Error::Malformed {
+            file: self.source.describe(&info.file),
+            what: format!("tensor `{}`", brief(&info.name)),
+            expected: format!("shape {shape:?}"),
+            found: format!("{:?}", info.shape),
+        })
+    }
+
+    fn missing(&self, name: &str, expected: &str, more: usize) -> Error {
+        let what = format!("tensor `{}`", brief(name));
+        Error::Missing { file: self.table_file.clone(), what, expected: expected.into(), more }
+    }
+}
+
+impl fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Checkpoint({:?}, {} tensors)", self.label, self.tensors.len())
+    }
+}

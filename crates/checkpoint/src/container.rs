@@ -1,0 +1,54 @@
+//! Which container a checkpoint is in. Formats register here and nowhere else.
+
+use crate::error::Error;
+use crate::source::{Source, is_plain};
+use crate::{Checkpoint, huggingface};
+
+struct Container {
+    /// Whether `open` is the one to ask. Looks at contents, cheaply.
+    sniff: fn(&Source) -> Result<bool, Error>,
+    open: fn(Source) -> Result<Checkpoint, Error>,
+}
+
+/// Asked in this order; the first that recognises the source opens it.
+const CONTAINERS: [Container; 2] = [
+    Container { sniff: is_gguf, open: refuse_gguf },
+    Container { sniff: |source| Ok(source.is_directory()), open: huggingface::open },
+];
+
+pub(crate) fn open(source: Source) -> Result<Checkpoint, Error> {
+    for container in &CONTAINERS {
+        if (container.sniff)(&source)? {
+            return (container.open)(source);
+        }
+    }
+    Err(Error::Malformed {
+        file: source.to_string(),
+        what: "checkpoint".into(),
+        expected: "a directory with config.json and model.safetensors".into(),
+        found: "a single file".into(),
+    })
+}
+
+/// A file that begins as GGUF does, or a directory that has such a file and no safetensors.
+fn is_gguf(source: &Source) -> Result<bool, Error> {
+    if !source.is_directory() {
+        return source.starts_with(None, b"GGUF");
+    }
+    for name in huggingface::WEIGHTS {
+        if source.open(name)?.is_some() {
+            return Ok(false);
+        }
+    }
+    for name in source.names()? {
+        if name.ends_with(".gguf") && is_plain(&name) && source.starts_with(Some(&name), b"GGUF")? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn refuse_gguf(source: Source) -> Result<Checkpoint, Error> {
+    let what = "GGUF files cannot be read by this version yet".into();
+    Err(Error::Unsupported { file: source.to_string(), what })
+}

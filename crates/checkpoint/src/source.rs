@@ -1,0 +1,243 @@
+//! Where the files of a checkpoint are: a path on disk, or bytes in the binary.
+
+use crate::error::{Error, brief, escape};
+use std::borrow::Cow;
+use std::fmt;
+use std::fs::{self, File, FileType};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A place that files are opened from by plain name. Displays as what a user knows it by, on one line.
+pub(crate) enum Source {
+    Path { path: PathBuf, is_directory: bool },
+    Embedded { label: String, files: Vec<(&'static str, &'static [u8])> },
+}
+
+impl Source {
+    /// What is at `path`, which has to exist.
+    pub fn at(path: &Path) -> Result<Self, Error> {
+        let file = escape(&path.to_string_lossy());
+        match fs::metadata(path) {
+            Ok(meta) if meta.is_dir() => Ok(Source::Path { path: path.into(), is_directory: true }),
+            Ok(meta) if meta.is_file() => Ok(Source::Path { path: path.into(), is_directory: false }),
+            Ok(meta) => Err(not_a_file(file, meta.file_type())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::NotFound { path: file }),
+            Err(cause) => Err(Error::Io { file, cause }),
+        }
+    }
+
+    /// Whether this has named files in it, and is not one file itself.
+    pub fn is_directory(&self) -> bool {
+        match self {
+            Source::Path { is_directory, .. } => *is_directory,
+            Source::Embedded { .. } => true,
+        }
+    }
+
+    /// A file of this source, as messages name it.
+    pub fn describe(&self, name: &str) -> String {
+        match self {
+            Source::Path { path, .. } => escape(&path.join(name).to_string_lossy()),
+            Source::Embedded { label, .. } => format!("{}/{}", escape(label), escape(name)),
+        }
+    }
+
+    /// Opens the file called `name`, or `None` where there is none.
+    ///
+    /// Refuses what is not a regular file before opening it: a pipe would hang, a device never end.
+    pub fn open(&self, name: &str) -> Result<Option<Blob>, Error> {
+        self.check_name(name)?;
+        match self {
+            Source::Path { path, .. } => open_file(&path.join(name), self.describe(name)),
+            Source::Embedded { files, .. } => Ok(files
+                .iter()
+                .find(|(n, _)| *n == name)
+                .map(|(_, bytes)| Blob { file: self.describe(name), bytes: Bytes::Embedded(bytes) })),
+        }
+    }
+
+    /// The whole file called `name`, at most `limit` bytes, or `None` where there is none.
+    pub fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, Error> {
+        let Some(blob) = self.open(name)? else { return Ok(None) };
+        if blob.len()? > limit {
+            let (expected, found) = (format!("at most {limit} bytes"), format!("{} bytes", blob.len()?));
+            return Err(Error::Malformed { file: blob.file, what: "file size".into(), expected, found });
+        }
+        let bytes = blob.read_at(0, blob.len()? as usize)?;
+        Ok(Some(bytes.into_owned()))
+    }
+
+    /// Names of the files that are there, for a look around; not sorted.
+    pub fn names(&self) -> Result<Vec<String>, Error> {
+        match self {
+            Source::Path { path, .. } => {
+                let io = |cause| Error::Io { file: self.to_string(), cause };
+                let entries = fs::read_dir(path).map_err(io)?;
+                entries.map(|e| e.map(|e| e.file_name().to_string_lossy().into_owned()).map_err(io)).collect()
+            }
+            Source::Embedded { files, .. } => Ok(files.iter().map(|(name, _)| name.to_string()).collect()),
+        }
+    }
+
+    /// Whether the file called `name`, or this source itself, begins with `magic`.
+    pub fn starts_with(&self, name: Option<&str>, magic: &[u8]) -> Result<bool, Error> {
+        let blob = match (self, name) {
+            (_, Some(name)) => self.open(name)?,
+            (Source::Path { path, .. }, None) => open_file(path, self.to_string())?,
+            (Source::Embedded { .. }, None) => None,
+        };
+        let Some(blob) = blob else { return Ok(false) };
+        Ok(blob.len()? >= magic.len() as u64 && *blob.read_at(0, magic.len())? == *magic)
+    }
+
+    /// Names come from indexes and from callers: nothing that leads out of the directory gets through.
+    fn check_name(&self, name: &str) -> Result<(), Error> {
+        if is_plain(name) {
+            return Ok(());
+        }
+        Err(Error::Malformed {
+            file: self.to_string(),
+            what: "file name".into(),
+            expected: PLAIN_NAME.into(),
+            found: format!("`{}`", brief(name)),
+        })
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&match self {
+            Source::Path { path, .. } => escape(&path.to_string_lossy()),
+            Source::Embedded { label, .. } => escape(label),
+        })
+    }
+}
+
+/// What [`is_plain`] demands, for messages.
+pub(crate) const PLAIN_NAME: &str = "the plain name of a file in the same directory";
+
+/// Whether `name` can only be a file of the directory itself, on any system.
+pub(crate) fn is_plain(name: &str) -> bool {
+    let separates = |c: char| matches!(c, '/' | '\\' | ':') || c.is_control();
+    !matches!(name, "" | "." | "..") && name.len() <= 255 && !name.contains(separates)
+}
+
+/// An open file: a length, and reading at any offset from any thread.
+pub(crate) struct Blob {
+    file: String,
+    bytes: Bytes,
+}
+
+enum Bytes {
+    Disk(Disk),
+    Embedded(&'static [u8]),
+}
+
+impl Blob {
+    /// The file, as messages name it.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Length in bytes, as it is now.
+    pub fn len(&self) -> Result<u64, Error> {
+        match &self.bytes {
+            Bytes::Disk(disk) => disk.file.metadata().map(|m| m.len()).map_err(|cause| self.io(cause)),
+            Bytes::Embedded(bytes) => Ok(bytes.len() as u64),
+        }
+    }
+
+    /// The `len` bytes at `offset`. The caller has bounded `len` by the length of the file.
+    pub fn read_at(&self, offset: u64, len: usize) -> Result<Cow<'static, [u8]>, Error> {
+        match &self.bytes {
+            Bytes::Disk(disk) => {
+                let mut buffer = vec![0; len];
+                disk.read_exact_at(&mut buffer, offset).map_err(|cause| match cause.kind() {
+                    io::ErrorKind::UnexpectedEof => self.cut(offset, len),
+                    _ => self.io(cause),
+                })?;
+                Ok(Cow::Owned(buffer))
+            }
+            Bytes::Embedded(bytes) => {
+                let found = usize::try_from(offset).ok().and_then(|at| bytes.get(at..at.checked_add(len)?));
+                found.map(Cow::Borrowed).ok_or_else(|| self.cut(offset, len))
+            }
+        }
+    }
+
+    fn io(&self, cause: io::Error) -> Error {
+        Error::Io { file: self.file.clone(), cause }
+    }
+
+    fn cut(&self, offset: u64, len: usize) -> Error {
+        Error::Malformed {
+            file: self.file.clone(),
+            what: "file size".into(),
+            expected: format!("{len} bytes at byte {offset}"),
+            found: "the end of the file".into(),
+        }
+    }
+}
+
+fn open_file(path: &Path, file: String) -> Result<Option<Blob>, Error> {
+    let meta = match fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            // A link that leads nowhere is a broken download, not an absent file.
+            return match fs::symlink_metadata(path) {
+                Ok(meta) => Err(not_a_file(file, meta.file_type())),
+                Err(_) => Ok(None),
+            };
+        }
+        Err(cause) => return Err(Error::Io { file, cause }),
+    };
+    if !meta.is_file() {
+        return Err(not_a_file(file, meta.file_type()));
+    }
+    match File::open(path) {
+        Ok(disk) => Ok(Some(Blob { file, bytes: Bytes::Disk(Disk::new(disk)) })),
+        Err(cause) => Err(Error::Io { file, cause }),
+    }
+}
+
+/// A file that is read at offsets.
+struct Disk {
+    file: File,
+    /// Held from seek to read where the system cannot read at an offset.
+    #[cfg(not(unix))]
+    position: std::sync::Mutex<()>,
+}
+
+#[cfg(unix)]
+impl Disk {
+    fn new(file: File) -> Self {
+        Self { file }
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.file, buffer, offset)
+    }
+}
+
+#[cfg(not(unix))]
+impl Disk {
+    fn new(file: File) -> Self {
+        Self { file, position: Default::default() }
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        use std::io::{Read, Seek, SeekFrom};
+        let _held = self.position.lock().unwrap_or_else(|e| e.into_inner());
+        (&self.file).seek(SeekFrom::Start(offset))?;
+        (&self.file).read_exact(buffer)
+    }
+}
+
+fn not_a_file(file: String, kind: FileType) -> Error {
+    let found = match kind {
+        kind if kind.is_dir() => "a directory",
+        kind if kind.is_symlink() => "a symbolic link that leads nowhere",
+        _ => "a pipe, a socket or a device",
+    };
+    Error::Malformed { file, what: "kind of file".into(), expected: "a regular file".into(), found: found.into() }
+}

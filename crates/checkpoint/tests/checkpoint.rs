@@ -1,0 +1,10 @@
+//! Checkpoints opened, read, and refused.
+
+#[path = "checkpoint/corpus.rs"]
+mod corpus;
+#[path = "checkpoint/fields.rs"]
+mod fields;
+#[path = "checkpoint/read.rs"]
+mod read;
+#[path = "checkpoint/refuse.rs"]
+mod refuse;

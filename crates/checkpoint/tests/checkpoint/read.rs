@@ -1,0 +1,173 @@
+//! What is right is read as it is.
+
+use crate::corpus::{SHARDS, specs, write_config, write_sharded, write_valid};
+use glimmer_checkpoint::{Checkpoint, Error, open};
+use glimmer_encoding::{Encoding, FloatType};
+use safetensors::{Dtype, SafeTensors};
+use serde_json::json;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn same_as_oracle(checkpoint: &Checkpoint, bytes: &[u8]) {
+    let oracle = SafeTensors::deserialize(bytes).unwrap();
+    let mut names = oracle.names();
+    names.sort();
+    assert_eq!(names, checkpoint.tensors().iter().map(|t| t.name.as_str()).collect::<Vec<_>>());
+    for name in names {
+        let (expected, found) = (oracle.tensor(name).unwrap(), checkpoint.read(name).unwrap());
+        let encoding = match expected.dtype() {
+            Dtype::BF16 => FloatType::BF16,
+            Dtype::F16 => FloatType::F16,
+            Dtype::F32 => FloatType::F32,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(found.info().encoding, Encoding::Dense(encoding), "{name}");
+        assert_eq!(found.info().shape, expected.shape(), "{name}");
+        assert!(found.bytes() == expected.data(), "{name}");
+        assert!(found.view().bytes() == expected.data() && found.view().shape() == expected.shape(), "{name}");
+        assert_eq!(checkpoint.tensor(name), Some(found.info()));
+    }
+}
+
+#[test]
+fn fixtures_read_as_the_safetensors_crate_reads_them() {
+    for (path, model_type) in [
+        ("fixtures/muse-tiny-bf16", "muse_glimmer"),
+        ("fixtures/muse-tiny-f32", "muse_glimmer"),
+        ("fixtures/muse-tiny-assistant", "muse_glimmer_assistant"),
+        ("nano/target", "muse_glimmer"),
+        ("nano/assistant", "muse_glimmer_assistant"),
+        ("nano/dflash2", "qwen3"),
+    ] {
+        let path = root().join(path);
+        let checkpoint = open(&path).unwrap();
+        assert_eq!(checkpoint.label(), path.to_str().unwrap());
+        assert_eq!(checkpoint.config()["model_type"], model_type);
+        assert_eq!(checkpoint.fields().opt_str("model_type").unwrap(), Some(model_type));
+        same_as_oracle(&checkpoint, &fs::read(path.join("model.safetensors")).unwrap());
+    }
+}
+
+#[test]
+fn side_files_are_there_or_not() {
+    let path = root().join("nano/target");
+    let checkpoint = open(&path).unwrap();
+    assert_eq!(checkpoint.file("tokenizer.json").unwrap(), Some(fs::read(path.join("tokenizer.json")).unwrap()));
+    assert!(checkpoint.json("generation_config.json").unwrap().unwrap().contains_key("eos_token_id"));
+    assert_eq!(checkpoint.file("nothing").unwrap(), None);
+    assert_eq!(checkpoint.json("nothing").unwrap(), None);
+}
+
+#[test]
+fn shards_read_as_one_file_does() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write_valid(one.path());
+    write_sharded(two.path());
+    let (single, sharded) = (open(one.path()).unwrap(), open(two.path()).unwrap());
+    same_as_oracle(&single, &fs::read(one.path().join("model.safetensors")).unwrap());
+    assert_eq!(single.tensors().len(), specs().len());
+    assert!(single.tensors().iter().all(|t| &*t.file == "model.safetensors"));
+    let names = |c: &Checkpoint| c.tensors().iter().map(|t| (t.name.clone(), t.shape.clone())).collect::<Vec<_>>();
+    assert_eq!(names(&single), names(&sharded));
+    for shard in SHARDS {
+        let bytes = fs::read(two.path().join(shard)).unwrap();
+        let oracle = SafeTensors::deserialize(&bytes).unwrap();
+        for (name, expected) in oracle.iter() {
+            assert_eq!(&*sharded.tensor(name).unwrap().file, shard);
+            assert!(sharded.read(name).unwrap().bytes() == expected.data(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_single_file_goes_before_an_index() {
+    let dir = tempfile::tempdir().unwrap();
+    write_sharded(dir.path());
+    write_valid(dir.path());
+    fs::write(dir.path().join("model.safetensors.index.json"), "not read").unwrap();
+    assert!(open(dir.path()).unwrap().tensors().iter().all(|t| &*t.file == "model.safetensors"));
+}
+
+/// The cache of the Hugging Face hub is made of links.
+#[cfg(unix)]
+#[test]
+fn links_are_followed() {
+    let (blobs, snapshot) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write_sharded(blobs.path());
+    for entry in fs::read_dir(blobs.path()).unwrap() {
+        let entry = entry.unwrap();
+        std::os::unix::fs::symlink(entry.path(), snapshot.path().join(entry.file_name())).unwrap();
+    }
+    assert_eq!(open(snapshot.path()).unwrap().tensors().len(), specs().len());
+}
+
+#[test]
+fn embedded_bytes_are_borrowed() {
+    let dir = tempfile::tempdir().unwrap();
+    write_valid(dir.path());
+    let bytes: &'static [u8] = fs::read(dir.path().join("model.safetensors")).unwrap().leak();
+    let files: [(&'static str, &'static [u8]); 3] =
+        [("model.safetensors", bytes), ("config.json", b"{\"a\":null}"), ("x.txt", b"text")];
+    let checkpoint = Checkpoint::embedded("nano", &files).unwrap();
+    assert_eq!(checkpoint.label(), "nano");
+    assert_eq!(checkpoint.file("x.txt").unwrap().unwrap(), b"text");
+    assert_eq!(checkpoint.file("y.txt").unwrap(), None);
+    same_as_oracle(&checkpoint, bytes);
+    let tensor = checkpoint.read("lm_head.weight").unwrap();
+    assert!(bytes.as_ptr_range().contains(&tensor.bytes().as_ptr()));
+}
+
+#[test]
+fn a_cursor_joins_names_and_checks_shapes() {
+    let dir = tempfile::tempdir().unwrap();
+    write_valid(dir.path());
+    let checkpoint = open(dir.path()).unwrap();
+    let layer = checkpoint.at("model.language_model").at("layers").at(3);
+    assert_eq!(layer.path(), "model.language_model.layers.3");
+    let q_proj = layer.at("self_attn").at("q_proj");
+    let tensor = q_proj.read("weight", &[32, 32]).unwrap();
+    assert_eq!(tensor.info().name, "model.language_model.layers.3.self_attn.q_proj.weight");
+    assert_eq!(checkpoint.at("").read("lm_head.weight", &[256, 32]).unwrap().view().rows(), 256);
+    assert_eq!(checkpoint.at("lm_head").at("").at("weight").read("", &[256, 32]).unwrap().view().cols(), 32);
+
+    let error = q_proj.read("weight", &[32, 64]).unwrap_err().to_string();
+    let tail = "model.safetensors: tensor `model.language_model.layers.3.self_attn.q_proj.weight`: expected shape [32, 64], found [32, 32]";
+    assert!(error.ends_with(tail), "{error}");
+    let error = q_proj.read("bias", &[32]).unwrap_err();
+    assert!(matches!(error, Error::Missing { .. }), "{error}");
+    assert!(error.to_string().ends_with("q_proj.bias`: expected shape [32], found none"), "{error}");
+    assert!(matches!(checkpoint.read("nothing"), Err(Error::Missing { .. })));
+}
+
+#[test]
+fn a_file_that_is_cut_after_opening_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    write_valid(dir.path());
+    let checkpoint = open(dir.path()).unwrap();
+    fs::File::options().write(true).open(dir.path().join("model.safetensors")).unwrap().set_len(20_000).unwrap();
+    let error = checkpoint.read("model.language_model.embed_tokens.weight").unwrap_err().to_string();
+    assert!(error.contains("model.safetensors: file size: expected 16384 bytes at byte "), "{error}");
+}
+
+#[test]
+fn an_absent_quantization_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    write_valid(dir.path());
+    write_config(dir.path(), &json!({"quantization_config": null}));
+    open(dir.path()).unwrap();
+}
+
+#[test]
+fn threads_read_at_once() {
+    let path = root().join("fixtures/muse-tiny-bf16");
+    let (checkpoint, bytes) = (open(&path).unwrap(), fs::read(path.join("model.safetensors")).unwrap());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| same_as_oracle(&checkpoint, &bytes));
+        }
+    });
+}

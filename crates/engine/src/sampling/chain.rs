@@ -1,0 +1,121 @@
+//! The draw of a token, for the target and for a drafter.
+
+use super::noise::Noise;
+use super::processors::{Processors, Scratch, TokenMask, why_none};
+use super::select::{self, Candidate, Softmax, argmax};
+use super::{DrawError, Sampling, SamplingError};
+
+/// Logits that the confidence of a greedy proposal is normalised over.
+const CONFIDENCE_OVER: usize = 64;
+
+/// The processors of one sequence, their state, and its noise.
+///
+/// The state advances by [`accept`](Self::accept) alone, on tokens that are emitted; so nothing is ever rolled back.
+pub struct Chain {
+    processors: Processors,
+    noise: Noise,
+    scratch: Scratch,
+}
+
+/// What a drafter says comes next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Proposal {
+    /// The token.
+    pub token: u32,
+    /// How likely the drafter holds it: its probability after the processors; at temperature 0, where that would always be
+    /// 1, its probability at temperature 1 among the largest 64 logits.
+    pub probability: f64,
+}
+
+impl Chain {
+    /// A chain for a vocabulary of this size.
+    pub fn new(sampling: Sampling, vocab_size: usize) -> Result<Self, SamplingError> {
+        Self::build(sampling, vocab_size, None)
+    }
+
+    /// The same with a constraint on what may be drawn.
+    pub fn with_mask(sampling: Sampling, vocab_size: usize, mask: Box<dyn TokenMask>) -> Result<Self, SamplingError> {
+        Self::build(sampling, vocab_size, Some(mask))
+    }
+
+    fn build(sampling: Sampling, vocab_size: usize, mask: Option<Box<dyn TokenMask>>) -> Result<Self, SamplingError> {
+        sampling.validate(vocab_size)?;
+        let noise = Noise::new(sampling.seed, sampling.sample_index);
+        Ok(Self { processors: Processors::new(sampling, vocab_size, mask), noise, scratch: Scratch::default() })
+    }
+
+    /// The settings.
+    pub fn sampling(&self) -> &Sampling {
+        &self.processors.sampling
+    }
+
+    /// Forgets the output and begins after this prompt.
+    pub fn start(&mut self, prompt: &[u32]) {
+        self.processors.start(prompt);
+    }
+
+    /// Counts an emitted token.
+    pub fn accept(&mut self, token: u32) {
+        self.processors.accept(token);
+    }
+
+    /// The token at absolute position `position`, from the logits of the row before it.
+    ///
+    /// At temperature 0 the argmax. Above, argmax over the kept tokens of (log p + Gumbel noise), which is distributed
+    /// exactly as p (Gumbel-max); in f64, the lowest id on ties.
+    pub fn draw(&mut self, logits: &[f32], position: u64) -> Result<u32, DrawError> {
+        let Self { processors, noise, scratch } = self;
+        let logits = processors.adjust(logits, &[], &mut scratch.logits)?;
+        if processors.sampling.temperature == 0.0 {
+            return argmax(logits).ok_or_else(|| why_none(logits));
+        }
+        let softmax = processors.keep(logits, &mut scratch.kept)?;
+        gumbel_argmax(&scratch.kept, softmax, noise, position).ok_or(DrawError::NothingLeft)
+    }
+
+    /// A drafter's guess of what [`draw`](Self::draw) will give at `position`, from the drafter's own logits: the same
+    /// processors with `pending` (this block's proposals so far) counted as output, and the same noise.
+    pub fn propose(&mut self, logits: &[f32], position: u64, pending: &[u32]) -> Result<Proposal, DrawError> {
+        let Self { processors, noise, scratch } = self;
+        let logits = processors.adjust(logits, pending, &mut scratch.logits)?;
+        let kept = &mut scratch.kept;
+        if processors.sampling.temperature == 0.0 {
+            let token = argmax(logits).ok_or_else(|| why_none(logits))?;
+            select::top_k(logits, CONFIDENCE_OVER, kept).ok_or_else(|| why_none(logits))?;
+            let softmax = Softmax { max: logits[token as usize], temperature: 1.0 };
+            return Ok(Proposal { token, probability: 1.0 / softmax.total(kept) });
+        }
+        let softmax = processors.keep(logits, kept)?;
+        let token = gumbel_argmax(kept, softmax, noise, position).ok_or(DrawError::NothingLeft)?;
+        let weight = softmax.weight(Candidate::new(logits[token as usize], token));
+        Ok(Proposal { token, probability: weight / softmax.total(kept) })
+    }
+
+    /// What [`draw`](Self::draw) draws from: the kept tokens and their exact probabilities, likeliest first.
+    pub fn distribution(&self, logits: &[f32]) -> Result<Vec<(u32, f64)>, DrawError> {
+        let mut scratch = Scratch::default();
+        let logits = self.processors.adjust(logits, &[], &mut scratch.logits)?;
+        if self.processors.sampling.temperature == 0.0 {
+            return argmax(logits).map(|token| vec![(token, 1.0)]).ok_or_else(|| why_none(logits));
+        }
+        let kept = &mut scratch.kept;
+        let softmax = self.processors.keep(logits, kept)?;
+        kept.sort_unstable();
+        let total = softmax.total(kept);
+        Ok(kept.iter().map(|&c| (c.token(), softmax.weight(c) / total)).collect())
+    }
+}
+
+/// The first maximum by ascending id of log weight + noise, whatever order the tokens lie in.
+fn gumbel_argmax(kept: &[Candidate], softmax: Softmax, noise: &Noise, position: u64) -> Option<u32> {
+    let (mut best, mut winner) = (f64::NEG_INFINITY, None);
+    for &candidate in kept {
+        let (log_weight, token) = (softmax.log_weight(candidate), candidate.token());
+        let Some(gumbel) = noise.gumbel_above(token, position, best - log_weight) else { continue };
+        let score = log_weight + gumbel;
+        if score > best || (score == best && winner.is_some_and(|other| token < other)) {
+            (best, winner) = (score, Some(token));
+        }
+    }
+    winner
+}

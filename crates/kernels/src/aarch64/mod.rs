@@ -1,0 +1,3 @@
+//! Arm.
+
+pub mod neon;

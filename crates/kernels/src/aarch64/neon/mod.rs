@@ -1,0 +1,3 @@
+//! NEON: sixteen lanes are four registers.
+
+pub mod lanes;

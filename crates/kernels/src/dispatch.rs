@@ -1,0 +1,126 @@
+//! The table of kernels of each instruction set: the one place for choice.
+
+use crate::attention::{self, ChunkOf, Partial};
+use crate::isa::{self, Isa};
+use crate::lanes::{BF16, F16, F32};
+use crate::{elementwise, matmul, norm, rope};
+
+/// The kernels of one instruction set. It can only be had for an instruction set of this machine.
+pub struct Kernels {
+    isa: Isa,
+    table: Table,
+}
+
+impl Kernels {
+    /// The kernels of `isa`, if this machine has it.
+    pub fn of(isa: Isa) -> Option<&'static Kernels> {
+        if !Isa::available().contains(&isa) {
+            return None;
+        }
+        match isa {
+            Isa::Scalar => Some(&scalar::KERNELS),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => Some(&avx2::KERNELS),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Some(&avx512::KERNELS),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => Some(&neon::KERNELS),
+            #[allow(unreachable_patterns, reason = "the instruction sets of other machines")]
+            _ => None,
+        }
+    }
+
+    /// The kernels of the fastest instruction set of this machine.
+    pub fn best() -> &'static Kernels {
+        Self::of(Isa::best()).unwrap_or(&scalar::KERNELS)
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+/// Instantiates a table of kernels for each instruction set.
+///
+/// The outer list names an instruction set, the value that proves it, and the features its code is compiled with; the inner
+/// list names a kernel, its arguments, and the generic function that it is.
+macro_rules! kernels {
+    ($sets:tt { $($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) = $kernel:expr;)* }) => {
+        struct Table {
+            $($name: unsafe fn($($type),*),)*
+        }
+
+        impl Kernels {
+            $($(#[$doc])* pub(crate) fn $name(&self, $($arg: $type),*) {
+                // SAFETY: `Kernels::of` gives a table out only where its instruction set was detected.
+                unsafe { (self.table.$name)($($arg),*) }
+            })*
+        }
+
+        kernels!(@sets $sets { $(fn $name($($arg: $type),*) = $kernel;)* });
+    };
+    (@sets { $($(#[$cfg:meta])* $module:ident: $isa:expr, $proof:expr $(, $features:literal)?;)* } $list:tt) => {
+        $($(#[$cfg])* kernels!(@set $module, $isa, $proof, ($($features)?), $list);)*
+    };
+    (@set $module:ident, $isa:expr, $proof:expr, $features:tt, { $(fn $name:ident($($arg:ident: $type:ty),*) = $kernel:expr;)* }) => {
+        mod $module {
+            use super::*;
+            $(kernels!(@shim $features $proof, fn $name($($arg: $type),*) = $kernel);)*
+            pub(super) static KERNELS: Kernels = Kernels { isa: $isa, table: Table { $($name),* } };
+        }
+    };
+    (@shim () $proof:expr, fn $name:ident($($arg:ident: $type:ty),*) = $kernel:expr) => {
+        unsafe fn $name($($arg: $type),*) {
+            $kernel($proof, $($arg),*)
+        }
+    };
+    (@shim ($features:literal) $proof:expr, fn $name:ident($($arg:ident: $type:ty),*) = $kernel:expr) => {
+        /// # Safety
+        /// The machine has the features named.
+        #[target_feature(enable = $features)]
+        unsafe fn $name($($arg: $type),*) {
+            // SAFETY: the caller knows that the machine has the features.
+            let lanes = unsafe { $proof };
+            $kernel(lanes, $($arg),*)
+        }
+    };
+}
+
+kernels! {
+    {
+        scalar: Isa::Scalar, isa::Scalar;
+        #[cfg(target_arch = "x86_64")]
+        avx2: Isa::Avx2, isa::Avx2::assume(), "avx2,fma,f16c";
+        #[cfg(target_arch = "x86_64")]
+        avx512: Isa::Avx512, isa::Avx512::assume(), "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c";
+        #[cfg(target_arch = "aarch64")]
+        neon: Isa::Neon, isa::Neon::assume(), "neon";
+    }
+    {
+        /// A tile of a product with an f32 weight.
+        fn matmul_f32(x: &[f32], w: &[f32], k: usize, out: &mut [&mut [f32]]) = matmul::tile::<_, F32>;
+        /// A tile of a product with an f16 weight.
+        fn matmul_f16(x: &[f32], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::tile::<_, F16>;
+        /// A tile of a product with a bf16 weight.
+        fn matmul_bf16(x: &[f32], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::tile::<_, BF16>;
+        /// One chunk of attention over f32 keys and values.
+        fn attend_f32(chunk: &ChunkOf<'_, f32>, partial: &mut Partial) = attention::chunk::<_, F32>;
+        /// One chunk of attention over f16 keys and values.
+        fn attend_f16(chunk: &ChunkOf<'_, u16>, partial: &mut Partial) = attention::chunk::<_, F16>;
+        /// The merge of two chunks of attention.
+        fn merge(merged: &mut Partial, later: &Partial) = attention::merge;
+        /// Root mean square norm of one row.
+        fn rms_norm_row(x: &mut [f32], weight: Option<&[f32]>, eps: f32, scale: f32) = norm::rms_norm;
+        /// Rotation of one row of heads.
+        fn rotate_row(x: &mut [f32], cos: &[f32], sin: &[f32]) = rope::rotate;
+        /// Sum of two rows.
+        fn add_row(x: &mut [f32], y: &[f32]) = elementwise::add;
+        /// Sigmoid gate of one row.
+        fn gate_row(x: &mut [f32], gate: &[f32]) = elementwise::gate;
+        /// SwiGLU of one row.
+        fn swiglu_row(gate: &mut [f32], up: &[f32]) = elementwise::swiglu;
+        /// Multiplier and soft cap of one row.
+        fn softcap_row(x: &mut [f32], multiplier: f32, cap: f32) = elementwise::softcap;
+    }
+}

@@ -1,0 +1,131 @@
+//! Which instruction sets this machine has: the one place for detection.
+//!
+//! An instruction set is a value that only detection can make ([`Avx2::detect`] and its siblings): holding one is the proof
+//! that its instructions may be executed, so code that takes it by value needs no further check.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The instruction sets that kernels exist for, from the slowest to the fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Isa {
+    /// Plain Rust, on any machine; the oracle of the others.
+    Scalar,
+    /// AArch64 NEON.
+    Neon,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, DQ and VL.
+    Avx512,
+}
+
+impl Isa {
+    /// Every instruction set of this machine, slowest first; [`Isa::Scalar`] is always there.
+    pub fn available() -> Vec<Isa> {
+        let mut found = vec![Isa::Scalar];
+        #[cfg(target_arch = "aarch64")]
+        found.extend(Neon::detect().map(|_| Isa::Neon));
+        #[cfg(target_arch = "x86_64")]
+        found.extend(Avx2::detect().map(|_| Isa::Avx2).into_iter().chain(Avx512::detect().map(|_| Isa::Avx512)));
+        found
+    }
+
+    /// The fastest instruction set of this machine.
+    pub fn best() -> Isa {
+        Self::available().into_iter().max().unwrap_or(Isa::Scalar)
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Isa::Scalar => "scalar",
+            Isa::Neon => "neon",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        })
+    }
+}
+
+impl FromStr for Isa {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512]
+            .into_iter()
+            .find(|isa| isa.to_string() == name)
+            .ok_or_else(|| format!("unknown instruction set `{name}` (known: scalar, neon, avx2, avx512)"))
+    }
+}
+
+/// Proof of nothing: scalar code runs everywhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Scalar;
+
+/// Proof that this machine has AVX2, FMA and F16C.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Avx2(());
+
+#[cfg(target_arch = "x86_64")]
+impl Avx2 {
+    /// The proof without detection.
+    ///
+    /// # Safety
+    /// The machine has AVX2, FMA and F16C.
+    pub(crate) unsafe fn assume() -> Self {
+        Self(())
+    }
+
+    /// The proof, where the machine gives it.
+    pub fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c"))
+            .then_some(Self(()))
+    }
+}
+
+/// Proof that this machine has AVX-512 F, BW, DQ and VL.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512(());
+
+#[cfg(target_arch = "x86_64")]
+impl Avx512 {
+    /// The proof without detection.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 F, BW, DQ and VL.
+    pub(crate) unsafe fn assume() -> Self {
+        Self(())
+    }
+
+    /// The proof, where the machine gives it.
+    pub fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl"))
+        .then_some(Self(()))
+    }
+}
+
+/// Proof that this machine has NEON.
+#[cfg(target_arch = "aarch64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Neon(());
+
+#[cfg(target_arch = "aarch64")]
+impl Neon {
+    /// The proof without detection.
+    ///
+    /// # Safety
+    /// The machine has NEON.
+    pub(crate) unsafe fn assume() -> Self {
+        Self(())
+    }
+
+    /// The proof, where the machine gives it.
+    pub fn detect() -> Option<Self> {
+        std::arch::is_aarch64_feature_detected!("neon").then_some(Self(()))
+    }
+}

@@ -1,0 +1,276 @@
+//! Worker threads that claim tiles of work.
+//!
+//! A job is a number of tiles and a function of the tile's index. Workers and the caller claim tiles one by one until none is
+//! left, so a busy neighbour or a slow core delays only the tiles it holds. Idle workers spin briefly (the next
+//! product of a forward pass is microseconds away), then sleep.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Spins before sleeping: some tens of microseconds.
+const SPINS: u32 = 4000;
+
+/// A fixed set of threads, the caller's included.
+pub struct Pool {
+    shared: Arc<State>,
+    workers: Vec<JoinHandle<()>>,
+    running: Mutex<()>,
+}
+
+struct State {
+    /// The present job; its `epoch` counts jobs.
+    job: Mutex<Job>,
+    /// Wakes sleeping workers.
+    wake: Condvar,
+    /// Epoch of the present job, to spin on without the lock.
+    epoch: AtomicU64,
+    /// Epoch in the upper half, next unclaimed tile in the lower: a late worker cannot claim from a newer job.
+    next: AtomicU64,
+    /// Tiles of the present job that are finished.
+    done: AtomicUsize,
+    /// Wakes the caller when the last tile is finished.
+    finished: Condvar,
+    panicked: AtomicBool,
+}
+
+#[derive(Clone, Copy)]
+struct Job {
+    epoch: u32,
+    tiles: usize,
+    task: Option<Task>,
+    stop: bool,
+}
+
+/// A task whose lifetime `Pool::run` vouches for.
+#[derive(Clone, Copy)]
+struct Task(*const (dyn Fn(usize) + Sync));
+
+// SAFETY: the pointee is `Sync`, and `Pool::run` keeps it alive until every claimed tile is done.
+unsafe impl Send for Task {}
+
+impl Pool {
+    /// A pool of `threads` threads in all (at least one: the caller).
+    pub fn new(threads: usize) -> Self {
+        let shared = Arc::new(State {
+            job: Mutex::new(Job { epoch: 0, tiles: 0, task: None, stop: false }),
+            wake: Condvar::new(),
+            epoch: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+            done: AtomicUsize::new(0),
+            finished: Condvar::new(),
+            panicked: AtomicBool::new(false),
+        });
+        let workers = (1..threads)
+            .filter_map(|i| {
+                let shared = Arc::clone(&shared);
+                // A machine that refuses another thread runs with those it has: the numbers are the same.
+                std::thread::Builder::new().name(format!("glimmer-{i}")).spawn(move || shared.work()).ok()
+            })
+            .collect();
+        Self { shared, workers, running: Mutex::new(()) }
+    }
+
+    /// Threads that take part in a job.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `task` once for each tile in `0..tiles`, on all threads, and returns when all are done.
+    ///
+    /// # Panics
+    /// If `task` panics on any thread.
+    pub fn run(&self, tiles: usize, task: &(dyn Fn(usize) + Sync)) {
+        if self.workers.is_empty() || tiles <= 1 {
+            return (0..tiles).for_each(task);
+        }
+        assert!(tiles < u32::MAX as usize, "{tiles} tiles");
+        let _one_job_at_a_time = lock(&self.running);
+        let state = &*self.shared;
+        let epoch = {
+            let mut job = lock(&state.job);
+            let epoch = job.epoch.wrapping_add(1);
+            // SAFETY: only the lifetime is erased. Workers call the task for tiles they claimed, and this function
+            // returns only after as many tiles are done as there are, so none is running then; a worker
+            // that comes later finds the epoch changed or no tile left, and does not touch the pointer.
+            let task = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(task) };
+            *job = Job { epoch, tiles, task: Some(Task(task)), stop: false };
+            state.done.store(0, Ordering::Relaxed);
+            state.next.store((epoch as u64) << 32, Ordering::Release);
+            state.epoch.store(epoch as u64, Ordering::Release);
+            epoch
+        };
+        state.wake.notify_all();
+        state.claim_all(epoch, tiles, task);
+        state.wait_until_done(tiles);
+        if state.panicked.swap(false, Ordering::AcqRel) {
+            resume_unwind(Box::new("a worker thread panicked"));
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        {
+            let mut job = lock(&self.shared.job);
+            job.stop = true;
+            job.epoch = job.epoch.wrapping_add(1);
+            self.shared.epoch.store(job.epoch as u64, Ordering::Release);
+        }
+        self.shared.wake.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker that panicked outside a task has nothing left to clean up.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl State {
+    fn work(&self) {
+        let mut seen = 0u32;
+        loop {
+            for _ in 0..SPINS {
+                if self.epoch.load(Ordering::Acquire) as u32 != seen {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            let mut job = lock(&self.job);
+            while job.epoch == seen {
+                job = self.wake.wait(job).unwrap_or_else(PoisonError::into_inner);
+            }
+            let Job { epoch, tiles, task, stop } = *job;
+            drop(job);
+            if stop {
+                return;
+            }
+            seen = epoch;
+            if let Some(Task(task)) = task {
+                // The pointer is dereferenced only inside `claim_all`, for tiles that were claimed.
+                self.claim_all(epoch, tiles, &|tile| {
+                    // SAFETY: tile `tile` of this epoch is claimed and not yet counted as done, so `Pool::run` still waits.
+                    unsafe { (*task)(tile) }
+                });
+            }
+        }
+    }
+
+    fn claim_all(&self, epoch: u32, tiles: usize, task: &dyn Fn(usize)) {
+        let mut next = self.next.load(Ordering::Acquire);
+        loop {
+            let tile = next as u32 as usize;
+            if (next >> 32) as u32 != epoch || tile >= tiles {
+                return;
+            }
+            match self.next.compare_exchange_weak(next, next + 1, Ordering::AcqRel, Ordering::Acquire) {
+                Err(now) => next = now,
+                Ok(_) => {
+                    if catch_unwind(AssertUnwindSafe(|| task(tile))).is_err() {
+                        self.panicked.store(true, Ordering::Release);
+                    }
+                    if self.done.fetch_add(1, Ordering::AcqRel) + 1 == tiles {
+                        // Taking the lock orders this with a caller that is about to sleep.
+                        drop(lock(&self.job));
+                        self.finished.notify_all();
+                    }
+                    next = self.next.load(Ordering::Acquire);
+                }
+            }
+        }
+    }
+
+    fn wait_until_done(&self, tiles: usize) {
+        for _ in 0..SPINS {
+            if self.done.load(Ordering::Acquire) == tiles {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let mut job = lock(&self.job);
+        while self.done.load(Ordering::Acquire) != tiles {
+            job = self.finished.wait(job).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A mutable slice that several threads write disjoint parts of.
+pub(crate) struct Shared<'a, T> {
+    start: *mut T,
+    len: usize,
+    slice: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: `slice` hands out parts only under the promise that no two overlap.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
+    pub(crate) fn new(slice: &'a mut [T]) -> Self {
+        Self { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
+    }
+
+    /// A part of the slice.
+    ///
+    /// # Safety
+    /// No two parts that are alive at the same time may overlap.
+    pub(crate) unsafe fn slice(&self, range: Range<usize>) -> &'a mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        // SAFETY: inside the borrowed slice by the assertion; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.end - range.start) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tile_runs_once() {
+        for threads in [1, 2, 3, 5] {
+            let pool = Pool::new(threads);
+            for tiles in (0..200).chain([10_000]) {
+                let counts: Vec<AtomicUsize> = (0..tiles).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(tiles, &|tile| {
+                    counts[tile].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1), "{threads} threads, {tiles} tiles");
+            }
+        }
+    }
+
+    #[test]
+    fn callers_take_turns() {
+        let pool = Pool::new(3);
+        let total = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        pool.run(7, &|tile| {
+                            total.fetch_add(tile, Ordering::Relaxed);
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(total.into_inner(), 4 * 500 * 21);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let pool = Pool::new(2);
+        let result = catch_unwind(AssertUnwindSafe(|| pool.run(50, &|tile| assert_ne!(tile, 31))));
+        assert!(result.is_err());
+        let total = AtomicUsize::new(0);
+        pool.run(50, &|tile| {
+            total.fetch_add(tile, Ordering::Relaxed);
+        });
+        assert_eq!(total.into_inner(), 49 * 50 / 2);
+    }
+}

@@ -1,0 +1,3 @@
+//! AVX-512: sixteen lanes are one register.
+
+pub mod lanes;

@@ -1,0 +1,4 @@
+//! Intel and AMD.
+
+pub mod avx2;
+pub mod avx512;

@@ -1,0 +1,82 @@
+//! What a drafter remembers of the verified sequence: keys and values of its layers, by absolute position.
+
+use glimmer_backend::{Backend, BackendError, KvSpec, KvType};
+use std::ops::Range;
+
+/// Context keys and values of every drafter layer.
+///
+/// A ring of window + block positions: new context rows are appended in place, and the rows of the block being drafted lie
+/// behind them until the next context rows overwrite them. Nothing is ever copied or shifted.
+pub struct Context<B: Backend> {
+    stores: Vec<B::KvStore>,
+    window: usize,
+    capacity: usize,
+    /// First position of the context; later than 0 where a long prompt's beginning was left out.
+    start: usize,
+    /// One past the last position of the context.
+    end: usize,
+    /// One past the highest position that was ever written, block rows included.
+    written: usize,
+}
+
+impl<B: Backend> Context<B> {
+    pub(super) fn new(
+        backend: &B,
+        layers: usize,
+        window: usize,
+        block: usize,
+        heads: usize,
+        head_dim: usize,
+    ) -> Result<Self, BackendError> {
+        let capacity = window + block;
+        let spec = KvSpec { heads, head_dim, positions: capacity, keys: KvType::F32 };
+        let stores = (0..layers).map(|_| backend.kv_store(spec)).collect::<Result<_, _>>()?;
+        Ok(Self { stores, window, capacity, start: 0, end: 0, written: 0 })
+    }
+
+    /// One past the last position of the context: where the next block's anchor is.
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    /// Positions of the context that are held.
+    pub fn held(&self) -> Range<usize> {
+        self.start.max(self.written.saturating_sub(self.capacity)).min(self.end)..self.end
+    }
+
+    /// Forgets everything.
+    pub fn reset(&mut self) {
+        (self.start, self.end, self.written) = (0, 0, 0);
+    }
+
+    /// Forgets positions from `len` on.
+    pub fn truncate(&mut self, len: usize) {
+        self.end = self.end.min(len);
+        self.start = self.start.min(self.end);
+    }
+
+    /// Makes room for context rows at `position`; a gap before it empties the context.
+    pub(super) fn extend(&mut self, position: usize, rows: usize) {
+        if position != self.end {
+            self.start = position;
+        }
+        self.end = position + rows;
+        self.written = self.written.max(self.end);
+    }
+
+    pub(super) fn write(&mut self, b: &B, layer: usize, position: usize, k: &B::Tensor, v: &B::Tensor) {
+        b.kv_write(&mut self.stores[layer], position, k, v);
+    }
+
+    /// What each of `rows` block rows sees: the context at most `window` positions back, and the whole block.
+    pub(super) fn visible(&mut self, rows: usize) -> Vec<Range<usize>> {
+        let block_end = self.end + rows;
+        self.written = self.written.max(block_end);
+        let oldest = self.held().start;
+        (self.end..block_end).map(|row| oldest.max(row.saturating_sub(self.window)).min(self.end)..block_end).collect()
+    }
+
+    pub(super) fn attend(&self, b: &B, layer: usize, q: &B::Tensor, visible: &[Range<usize>], scale: f32) -> B::Tensor {
+        b.attend(q, &self.stores[layer], visible, scale)
+    }
+}

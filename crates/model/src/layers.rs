@@ -1,0 +1,49 @@
+//! Parts that the target and its drafters share.
+
+use crate::ModelError;
+use glimmer_backend::Backend;
+use glimmer_checkpoint::Cursor;
+
+/// Loads a weight matrix (outs, inputs).
+pub fn weight<B: Backend>(backend: &B, at: &Cursor<'_>, outs: usize, inputs: usize) -> Result<B::Weight, ModelError> {
+    let tensor = at.read("weight", &[outs, inputs])?;
+    backend
+        .load_weight(&tensor.view())
+        .map_err(|cause| ModelError::Backend { what: format!("tensor {}.weight", at.path()), cause })
+}
+
+/// Loads a norm's weight as it is.
+pub fn norm<B: Backend>(backend: &B, at: &Cursor<'_>, len: usize) -> Result<B::Vector, ModelError> {
+    Ok(backend.load_vector(at.read("weight", &[len])?.view().to_f32()))
+}
+
+/// Loads a zero-centred norm's weight w as 1 + w, in f32.
+pub fn centred_norm<B: Backend>(backend: &B, at: &Cursor<'_>, len: usize) -> Result<B::Vector, ModelError> {
+    let centred = at.read("weight", &[len])?.view().to_f32();
+    Ok(backend.load_vector(centred.into_iter().map(|w| 1.0 + w).collect()))
+}
+
+/// SwiGLU: down(silu(gate(x)) * up(x)).
+pub struct Mlp<B: Backend> {
+    gate_proj: B::Weight, // (intermediate, hidden)
+    up_proj: B::Weight,   // (intermediate, hidden)
+    down_proj: B::Weight, // (hidden, intermediate)
+}
+
+impl<B: Backend> Mlp<B> {
+    /// Loads `gate_proj`, `up_proj`, `down_proj`.
+    pub fn load(backend: &B, at: &Cursor<'_>, hidden: usize, intermediate: usize) -> Result<Self, ModelError> {
+        Ok(Self {
+            gate_proj: weight(backend, &at.at("gate_proj"), intermediate, hidden)?,
+            up_proj: weight(backend, &at.at("up_proj"), intermediate, hidden)?,
+            down_proj: weight(backend, &at.at("down_proj"), hidden, intermediate)?,
+        })
+    }
+
+    /// x (rows, hidden) to (rows, hidden).
+    pub fn forward(&self, b: &B, x: &B::Tensor) -> B::Tensor {
+        let gate = b.linear(x, &self.gate_proj); // (rows, intermediate)
+        let up = b.linear(x, &self.up_proj); // (rows, intermediate)
+        b.linear(&b.swiglu(gate, &up), &self.down_proj)
+    }
+}

@@ -1,0 +1,26 @@
+//! The target: Muse-Glimmer.
+
+pub(crate) use config::{MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH, SCALES};
+mod config;
+mod text;
+mod vision;
+
+pub use config::{LayerConfig, MuseConfig, TextConfig};
+pub use text::{MuseText, TextCache};
+pub use vision::VisionConfig;
+
+use crate::ModelError;
+use glimmer_checkpoint::Checkpoint;
+
+/// Checks that every tensor of the checkpoint is one of the model's, and every tensor of the model is there.
+///
+/// A checkpoint may come without its vision tower (all of it); returns the number of vision tensors.
+pub fn account(checkpoint: &Checkpoint, config: &MuseConfig) -> Result<usize, ModelError> {
+    let mut expected = config.text.tensors();
+    let vision = config.vision.tensors(config.text.hidden_size);
+    let has_vision = checkpoint.tensors().iter().any(|tensor| VisionConfig::is_vision(&tensor.name));
+    let count = if has_vision { vision.len() } else { 0 };
+    expected.extend(vision.into_iter().take(count));
+    checkpoint.account(&expected)?;
+    Ok(count)
+}

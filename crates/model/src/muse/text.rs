@@ -1,0 +1,220 @@
+//! The text tower: token ids to logits.
+
+use super::{MuseConfig, TextConfig};
+use crate::ModelError;
+use crate::kv_cache::{CannotTruncate, KvCache};
+use crate::layers::{Mlp, centred_norm, norm, weight};
+use crate::observe::{Observer, Site};
+use glimmer_backend::{Backend, KvType};
+use glimmer_checkpoint::{Checkpoint, Cursor};
+use std::ops::Range;
+
+/// The text tower's weights.
+pub struct MuseText<B: Backend> {
+    config: TextConfig,
+    embed_tokens: B::Weight, // (vocab, hidden)
+    layers: Vec<DecoderLayer<B>>,
+    norm: B::Vector,    // (hidden)
+    lm_head: B::Weight, // (vocab, hidden)
+}
+
+/// Keys and values of every layer of one sequence.
+pub struct TextCache<B: Backend> {
+    layers: Vec<KvCache<B>>,
+}
+
+impl<B: Backend> MuseText<B> {
+    /// Loads the text tower. The checkpoint has been [accounted for](super::account). `loaded` is told the bytes of
+    /// weights read so far, as they come in.
+    pub fn load(
+        backend: &B,
+        checkpoint: &Checkpoint,
+        config: &MuseConfig,
+        loaded: &mut dyn FnMut(u64),
+    ) -> Result<Self, ModelError> {
+        let config = config.text.clone();
+        let (vocab, hidden) = (config.vocab_size, config.hidden_size);
+        let model = checkpoint.at("model.language_model");
+        let embed_tokens = weight(backend, &model.at("embed_tokens"), vocab, hidden)?;
+        let lm_head = weight(backend, &checkpoint.at("lm_head"), vocab, hidden)?;
+        let norm = norm(backend, &model.at("norm"), hidden)?;
+        let bytes_below = |prefix: &str| -> u64 {
+            checkpoint.tensors().iter().filter(|t| t.name.starts_with(prefix)).map(|t| t.byte_len() as u64).sum()
+        };
+        let mut bytes = bytes_below("model.language_model.embed_tokens.") + bytes_below("lm_head.");
+        loaded(bytes);
+        let mut layers = Vec::new();
+        for i in 0..config.layers.len() {
+            let at = model.at("layers").at(i);
+            layers.push(DecoderLayer::load(backend, &at, &config)?);
+            bytes += bytes_below(&format!("{}.", at.path()));
+            loaded(bytes);
+        }
+        Ok(Self { config, embed_tokens, layers, norm, lm_head })
+    }
+
+    /// The configuration it was loaded with.
+    pub fn config(&self) -> &TextConfig {
+        &self.config
+    }
+
+    /// An empty cache for up to `context` positions, of which at most `widest` are added in one pass.
+    pub fn cache(&self, b: &B, context: usize, widest: usize, keys: KvType) -> Result<TextCache<B>, ModelError> {
+        let c = &self.config;
+        let layers = c.layers.iter().map(|layer| {
+            KvCache::new(b, layer.span, context, widest, c.num_key_value_heads, c.head_dim, keys)
+                .map_err(|cause| ModelError::Backend { what: format!("a context of {context} tokens"), cause })
+        });
+        Ok(TextCache { layers: layers.collect::<Result<_, _>>()? })
+    }
+
+    /// Appends `ids` to the sequence and returns the residual stream after the last layer: (ids, hidden).
+    pub fn forward(&self, b: &B, cache: &mut TextCache<B>, ids: &[u32], observer: &mut impl Observer<B>) -> B::Tensor {
+        let c = &self.config;
+        let start = cache.len();
+        let mut x = b.rms_norm(&self.embed_raw(b, ids), None, c.rms_norm_eps); // (ids, hidden)
+        observer.see(b, Site::Embed, &x);
+        let mut rotation: Option<(f64, B::Rotation)> = None;
+        for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
+            if let Some(theta) = c.layers[i].rope_theta
+                && rotation.as_ref().is_none_or(|(had, _)| *had != theta)
+            {
+                rotation = Some((theta, b.rotation(start..start + ids.len(), c.head_dim, theta)));
+            }
+            let rotation = rotation.as_ref().filter(|_| c.layers[i].rope_theta.is_some()).map(|(_, r)| r);
+            x = layer.forward(b, c, i, x, rotation, kv, observer);
+            observer.see(b, Site::Layer(i), &x);
+        }
+        x
+    }
+
+    /// Logits (rows, vocab) of the given rows of what [`forward`](Self::forward) returned.
+    pub fn logits(&self, b: &B, x: &B::Tensor, rows: Range<usize>, observer: &mut impl Observer<B>) -> B::Tensor {
+        let c = &self.config;
+        let x = b.rms_norm(&b.rows(x, rows), Some(&self.norm), c.rms_norm_eps);
+        observer.see(b, Site::FinalNorm, &x);
+        b.softcap(self.bare_logits(b, &x), c.output_multiplier, c.final_logit_softcapping)
+    }
+
+    /// Embedding rows as stored, without the norm: (ids, hidden). What drafters take.
+    pub fn embed_raw(&self, b: &B, ids: &[u32]) -> B::Tensor {
+        b.embed(&self.embed_tokens, ids)
+    }
+
+    /// `lm_head` alone, of rows that have been normalised: (rows, vocab). What drafters share.
+    pub fn bare_logits(&self, b: &B, normed: &B::Tensor) -> B::Tensor {
+        b.linear(normed, &self.lm_head)
+    }
+}
+
+impl<B: Backend> TextCache<B> {
+    /// Positions held.
+    pub fn len(&self) -> usize {
+        self.layers.first().map_or(0, KvCache::len)
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Forgets every position from `len` on; all layers or, where one cannot, none.
+    pub fn truncate(&mut self, len: usize) -> Result<(), CannotTruncate> {
+        let shortest = self.layers.iter().map(KvCache::shortest).max().unwrap_or(0);
+        if len > 0 && len < shortest {
+            return Err(CannotTruncate { shortest });
+        }
+        self.layers.iter_mut().try_for_each(|layer| layer.truncate(len))
+    }
+}
+
+struct DecoderLayer<B: Backend> {
+    input_layernorm: B::Vector,
+    self_attn: Attention<B>,
+    post_attention_layernorm: B::Vector,
+    pre_feedforward_layernorm: B::Vector,
+    mlp: Mlp<B>,
+    post_feedforward_layernorm: B::Vector,
+}
+
+impl<B: Backend> DecoderLayer<B> {
+    fn load(backend: &B, at: &Cursor<'_>, c: &TextConfig) -> Result<Self, ModelError> {
+        let norm = |name: &str| centred_norm(backend, &at.at(name), c.hidden_size);
+        Ok(Self {
+            input_layernorm: norm("input_layernorm")?,
+            self_attn: Attention::load(backend, &at.at("self_attn"), c)?,
+            post_attention_layernorm: norm("post_attention_layernorm")?,
+            pre_feedforward_layernorm: norm("pre_feedforward_layernorm")?,
+            mlp: Mlp::load(backend, &at.at("mlp"), c.hidden_size, c.intermediate_size)?,
+            post_feedforward_layernorm: norm("post_feedforward_layernorm")?,
+        })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a layer's whole context, once")]
+    fn forward(
+        &self,
+        b: &B,
+        c: &TextConfig,
+        layer: usize,
+        x: B::Tensor, // (rows, hidden)
+        rotation: Option<&B::Rotation>,
+        kv: &mut KvCache<B>,
+        observer: &mut impl Observer<B>,
+    ) -> B::Tensor {
+        let normed = b.rms_norm(&x, Some(&self.input_layernorm), c.rms_norm_eps);
+        observer.see(b, Site::InputNorm(layer), &normed);
+        let attention = self.self_attn.forward(b, c, &normed, rotation, kv);
+        observer.see(b, Site::AttentionOut(layer), &attention);
+        let attention = b.rms_norm(&attention, Some(&self.post_attention_layernorm), c.post_norm_eps);
+        observer.see(b, Site::PostAttentionNorm(layer), &attention);
+        let x = b.add(x, &attention);
+
+        let normed = b.rms_norm(&x, Some(&self.pre_feedforward_layernorm), c.rms_norm_eps);
+        let mlp = self.mlp.forward(b, &normed);
+        observer.see(b, Site::MlpOut(layer), &mlp);
+        b.add(x, &b.rms_norm(&mlp, Some(&self.post_feedforward_layernorm), c.post_norm_eps))
+    }
+}
+
+struct Attention<B: Backend> {
+    q_proj: B::Weight,    // (q_heads * head_dim, hidden)
+    k_proj: B::Weight,    // (kv_heads * head_dim, hidden)
+    v_proj: B::Weight,    // (kv_heads * head_dim, hidden)
+    gate_proj: B::Weight, // (q_heads * head_dim, hidden)
+    o_proj: B::Weight,    // (hidden, q_heads * head_dim)
+}
+
+impl<B: Backend> Attention<B> {
+    fn load(backend: &B, at: &Cursor<'_>, c: &TextConfig) -> Result<Self, ModelError> {
+        let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
+        Ok(Self {
+            q_proj: weight(backend, &at.at("q_proj"), q, c.hidden_size)?,
+            k_proj: weight(backend, &at.at("k_proj"), kv, c.hidden_size)?,
+            v_proj: weight(backend, &at.at("v_proj"), kv, c.hidden_size)?,
+            gate_proj: weight(backend, &at.at("gate_proj"), q, c.hidden_size)?,
+            o_proj: weight(backend, &at.at("o_proj"), c.hidden_size, q)?,
+        })
+    }
+
+    fn forward(
+        &self,
+        b: &B,
+        c: &TextConfig,
+        x: &B::Tensor, // (rows, hidden), normed
+        rotation: Option<&B::Rotation>,
+        kv: &mut KvCache<B>,
+    ) -> B::Tensor {
+        let head_dim = c.head_dim;
+        // Queries and keys are normalised per head without a weight, queries scaled, both before the rotation.
+        let q = b.rms_norm_heads(b.linear(x, &self.q_proj), head_dim, None, c.rms_norm_eps, c.qk_scale_factor);
+        let k = b.rms_norm_heads(b.linear(x, &self.k_proj), head_dim, None, c.rms_norm_eps, 1.0);
+        let v = b.linear(x, &self.v_proj); // (rows, kv_heads * head_dim)
+        let (q, k) = match rotation {
+            Some(rotation) => (b.rope(q, rotation), b.rope(k, rotation)),
+            None => (q, k),
+        };
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        let attended = kv.attend(b, &q, &k, &v, scale); // (rows, q_heads * head_dim)
+        b.linear(&b.gate(attended, &b.linear(x, &self.gate_proj)), &self.o_proj)
+    }
+}

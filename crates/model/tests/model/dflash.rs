@@ -1,0 +1,146 @@
+//! The drafter against transformers: the stored tensors of six rounds.
+
+use crate::support::{Golden, backend, load, open, path};
+use glimmer_backend::{Backend, KvType};
+use glimmer_model::dflash::{DFlashConfig, DFlashV1};
+use glimmer_model::observe::{Observer, Site, Taps, Unobserved};
+use serde_json::Value;
+use std::collections::HashMap;
+
+#[derive(Default)]
+struct All(HashMap<Site, Vec<f32>>);
+
+impl<B: Backend> Observer<B> for All {
+    fn see(&mut self, backend: &B, site: Site, x: &B::Tensor) {
+        self.0.insert(site, backend.read(x));
+    }
+}
+
+#[test]
+fn stored_rounds_are_met() {
+    let b = backend();
+    let target = load(&b, "fixtures/muse-tiny-bf16");
+    let checkpoint = glimmer_checkpoint::open(&path("fixtures/muse-tiny-assistant")).unwrap();
+    let config = DFlashConfig::bind(&checkpoint, target.config(), "muse-tiny-bf16").unwrap();
+    let drafter = DFlashV1::load(&b, &checkpoint, config).unwrap();
+    let c = drafter.config().clone();
+    let golden = Golden::open("fixtures/dflash_expected.safetensors");
+    let cases: Value = serde_json::from_slice(&std::fs::read(path("fixtures/dflash_expected.json")).unwrap()).unwrap();
+    let mut checked = 0;
+    for case in ["a", "c"] {
+        let case_data = &cases["cases"][case];
+        let ids =
+            |v: &Value| -> Vec<u32> { v.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect() };
+        let mut sequence = ids(&case_data["input_ids"]);
+        let mut cache = target.cache(&b, 200, 64, KvType::F32).unwrap();
+        let mut context = drafter.context(&b).unwrap();
+        for (number, round) in case_data["rounds"].as_array().unwrap().iter().enumerate() {
+            let emitted = ids(&round["emitted"]);
+            if round["drafter_called"] == true {
+                // The states of every position before the anchor that the context lacks.
+                let new = sequence[cache.len()..sequence.len() - 1].to_vec();
+                let start = cache.len();
+                let mut taps = Taps::new(&c.target_layer_ids);
+                target.forward(&b, &mut cache, &new, &mut taps);
+                let states = taps.concat(&b);
+                let at = |name: &str| format!("{case}.round{number}.{name}");
+                let stored = golden.names().contains(&at("context"));
+                let mut seen = All::default();
+                drafter.observe(&b, &mut context, &states, start, &mut seen);
+                assert_eq!(context.end(), round["noise_start"].as_u64().unwrap() as usize);
+                let mut block = vec![c.mask_token_id; c.block_size];
+                block[0] = *sequence.last().unwrap();
+                let embeds = target.embed_raw(&b, &block);
+                if stored {
+                    golden.check(&at("context"), &b.read(&states));
+                    // Context rows that the window leaves behind are not encoded.
+                    let encoded = &seen.0[&Site::Encoder];
+                    let theirs = golden.f32(&at("encoder_out"));
+                    let worst =
+                        encoded.iter().rev().zip(theirs.iter().rev()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                    assert!(worst < 1e-3, "{case} {number}: encoder off by {worst}");
+                    assert_eq!(b.read(&embeds), golden.f32(&at("noise_embeds")));
+                }
+                let hidden = drafter.draft(&b, &mut context, embeds, &mut seen);
+                let logits = b.read(&target.bare_logits(&b, &b.rows(&hidden, 1..c.block_size)));
+                if stored {
+                    for layer in 0..c.num_hidden_layers {
+                        golden.check(&at(&format!("layer_out.{layer}")), &seen.0[&Site::Layer(layer)]);
+                    }
+                    golden.check(&at("last_hidden"), &b.read(&hidden));
+                    golden.check(&at("logits"), &logits);
+                    checked += 1;
+                }
+                let proposals: Vec<u32> = logits.chunks(512).map(crate::support::argmax).collect();
+                assert_eq!(proposals, ids(&round["proposals"]), "{case} {number}");
+            }
+            sequence.extend(emitted);
+        }
+    }
+    assert_eq!(checked, 6);
+}
+
+#[test]
+fn the_context_keeps_its_window_and_no_more() {
+    let b = backend();
+    let target = load(&b, "fixtures/muse-tiny-bf16");
+    let checkpoint = glimmer_checkpoint::open(&path("fixtures/muse-tiny-assistant")).unwrap();
+    let config = DFlashConfig::bind(&checkpoint, target.config(), "muse-tiny-bf16").unwrap();
+    let drafter = DFlashV1::load(&b, &checkpoint, config).unwrap();
+    let ids: Vec<u32> = (0..90).map(|i| i * 5 % 400).collect();
+    let states = |ids: &[u32]| {
+        let mut cache = target.cache(&b, 100, 100, KvType::F32).unwrap();
+        let mut taps = Taps::new(&drafter.config().target_layer_ids);
+        target.forward(&b, &mut cache, ids, &mut taps);
+        taps.concat(&b)
+    };
+    let all = states(&ids);
+    let block = |context: &mut _| {
+        let embeds = target.embed_raw(&b, &[9, 500, 500, 500]);
+        b.read(&drafter.draft(&b, context, embeds, &mut Unobserved))
+    };
+    // At once, row by row with a block drafted in between, and only the last rows of a long prompt: the same block.
+    let mut whole = drafter.context(&b).unwrap();
+    drafter.observe(&b, &mut whole, &all, 0, &mut Unobserved);
+    let mut by_rows = drafter.context(&b).unwrap();
+    for row in 0..90 {
+        drafter.observe(&b, &mut by_rows, &b.rows(&all, row..row + 1), row, &mut Unobserved);
+        block(&mut by_rows);
+    }
+    let mut late = drafter.context(&b).unwrap();
+    drafter.observe(&b, &mut late, &b.rows(&all, 70..90), 70, &mut Unobserved);
+    let expected = block(&mut whole);
+    assert_eq!(block(&mut by_rows), expected);
+    assert_eq!(block(&mut late), expected);
+    for context in [&whole, &by_rows, &late] {
+        assert!(context.held().len() <= 16 + 8 && context.held().len() >= 16 && context.held().end == 90);
+    }
+    // Cut back by fewer rows than the block's slack, the window is still whole.
+    whole.truncate(88);
+    let mut fresh = drafter.context(&b).unwrap();
+    drafter.observe(&b, &mut fresh, &b.rows(&all, 0..88), 0, &mut Unobserved);
+    assert_eq!(block(&mut whole), block(&mut fresh));
+}
+
+#[test]
+fn drafters_that_do_not_fit_are_refused_by_name() {
+    let (_, nano) = open("nano/target");
+    let checkpoint = glimmer_checkpoint::open(&path("fixtures/muse-tiny-assistant")).unwrap();
+    let message = DFlashConfig::bind(&checkpoint, &nano.text, "nano").unwrap_err().to_string();
+    assert!(
+        message.contains("nano") && message.contains("hidden_size") && message.contains("192, found 64"),
+        "{message}"
+    );
+    let (_, tiny) = open("fixtures/muse-tiny-bf16");
+    for (change, expected) in
+        [("vocab_size", "vocab_size: expected 300, found 512"), ("depth", "num_target_layers: expected 4, found 8")]
+    {
+        let mut target = tiny.text.clone();
+        match change {
+            "vocab_size" => target.vocab_size = 300,
+            _ => target.layers.truncate(4),
+        }
+        let message = DFlashConfig::bind(&checkpoint, &target, "t").unwrap_err().to_string();
+        assert!(message.contains(expected) && !message.contains('\n'), "{message}");
+    }
+}

@@ -1,0 +1,140 @@
+//! The text tower against transformers, tensor by tensor, and its independence of how a prompt is cut.
+
+use crate::support::{Golden, argmax, backend, bits, load, open};
+use glimmer_backend::{Backend, CpuBackend, CpuOptions, Isa, KvType};
+use glimmer_model::muse::{MuseText, VisionConfig};
+use glimmer_model::observe::{FirstNonFinite, Observer, Site, Unobserved};
+use std::collections::HashMap;
+
+/// Keeps every tensor it sees.
+#[derive(Default)]
+struct All(HashMap<Site, Vec<f32>>);
+
+impl<B: Backend> Observer<B> for All {
+    fn see(&mut self, backend: &B, site: Site, x: &B::Tensor) {
+        self.0.insert(site, backend.read(x));
+    }
+}
+
+fn site(name: &str) -> Option<Site> {
+    let parts: Vec<&str> = name.split('.').collect();
+    let index = parts.get(1).and_then(|n| n.parse().ok());
+    Some(match (parts[0], index, parts.get(2).copied()) {
+        ("embed", None, None) => Site::Embed,
+        ("final_norm", None, None) => Site::FinalNorm,
+        ("layer_out", Some(i), None) => Site::Layer(i),
+        ("sub", Some(i), Some("input_norm")) => Site::InputNorm(i),
+        ("sub", Some(i), Some("attn_out")) => Site::AttentionOut(i),
+        ("sub", Some(i), Some("post_attn_norm")) => Site::PostAttentionNorm(i),
+        ("sub", Some(i), Some("mlp_out")) => Site::MlpOut(i),
+        _ => return None,
+    })
+}
+
+/// All logits of a sequence, fed in passes of `chunk` tokens.
+fn logits(b: &CpuBackend, model: &MuseText<CpuBackend>, ids: &[u32], chunk: usize, keys: KvType) -> Vec<f32> {
+    let mut cache = model.cache(b, ids.len(), chunk, keys).unwrap();
+    let mut all = Vec::new();
+    for part in ids.chunks(chunk) {
+        let x = model.forward(b, &mut cache, part, &mut Unobserved);
+        all.extend(b.read(&model.logits(b, &x, 0..part.len(), &mut Unobserved)));
+    }
+    all
+}
+
+#[test]
+fn every_stored_tensor_is_met() {
+    for (name, tensors) in [("muse-tiny-bf16", 8 + 8 + 3), ("muse-tiny-f32", 5 + 3)] {
+        let b = backend();
+        let golden = Golden::open(&format!("fixtures/{name}_expected.safetensors"));
+        let model = load(&b, &format!("fixtures/{name}"));
+        let ids = golden.ids("input_ids");
+        let mut cache = model.cache(&b, ids.len(), ids.len(), KvType::F32).unwrap();
+        let mut seen = All::default();
+        let x = model.forward(&b, &mut cache, &ids, &mut seen);
+        let logits = model.logits(&b, &x, 0..ids.len(), &mut seen);
+        golden.check("logits", &b.read(&logits));
+        let mut checked = 1;
+        for tensor in golden.names() {
+            if let Some(site) = site(&tensor) {
+                golden.check(&tensor, &seen.0[&site]);
+                checked += 1;
+            }
+        }
+        assert_eq!(checked, tensors, "{name}: stored tensors that were compared");
+    }
+}
+
+#[test]
+fn greedy_continuations_are_met() {
+    for name in ["muse-tiny-bf16", "muse-tiny-f32"] {
+        let b = backend();
+        let golden = Golden::open(&format!("fixtures/{name}_expected.safetensors"));
+        let model = load(&b, &format!("fixtures/{name}"));
+        let (prompt, expected) = (golden.ids("input_ids"), golden.ids("greedy_tokens"));
+        let mut cache = model.cache(&b, prompt.len() + expected.len(), prompt.len(), KvType::F32).unwrap();
+        let mut next = prompt.clone();
+        let mut tokens: Vec<u32> = Vec::new();
+        for step in 0..expected.len() {
+            let x = model.forward(&b, &mut cache, &next, &mut Unobserved);
+            let logits = b.read(&model.logits(&b, &x, next.len() - 1..next.len(), &mut Unobserved));
+            match step {
+                0 => _ = golden.check("greedy_first_logits", &logits),
+                _ if step + 1 == expected.len() => _ = golden.check("greedy_last_logits", &logits),
+                _ => {}
+            }
+            next = vec![argmax(&logits)];
+            tokens.extend(&next);
+        }
+        assert_eq!(tokens, expected, "{name}");
+    }
+}
+
+#[test]
+fn logits_do_not_depend_on_chunks_threads_or_instruction_set() {
+    for (name, keys) in
+        [("muse-tiny-bf16", KvType::F32), ("muse-tiny-f32", KvType::F16), ("muse-tiny-bf16", KvType::F16)]
+    {
+        let golden = Golden::open(&format!("fixtures/{name}_expected.safetensors"));
+        // Longer than the 256 positions that attention weighs together, and than any window.
+        let ids: Vec<u32> = golden.ids("input_ids").into_iter().cycle().take(300).collect();
+        let b = backend();
+        let model = load(&b, &format!("fixtures/{name}"));
+        let whole = logits(&b, &model, &ids, ids.len(), keys);
+        for chunk in [1, 7, 15, 16, 17, 64] {
+            assert!(bits(&logits(&b, &model, &ids, chunk, keys)) == bits(&whole), "{name} {keys} in chunks of {chunk}");
+        }
+        for isa in Isa::available() {
+            for threads in [1, 3] {
+                let b = CpuBackend::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).unwrap();
+                let model = load(&b, &format!("fixtures/{name}"));
+                assert!(bits(&logits(&b, &model, &ids, 33, keys)) == bits(&whole), "{name} on {threads} x {isa}");
+            }
+        }
+    }
+}
+
+#[test]
+fn vision_tensors_are_counted() {
+    for name in ["muse-tiny-bf16", "muse-tiny-f32"] {
+        let (checkpoint, config) = open(&format!("fixtures/{name}"));
+        let count = checkpoint.tensors().iter().filter(|t| VisionConfig::is_vision(&t.name)).count();
+        assert!(count > 0 && glimmer_model::muse::account(&checkpoint, &config).unwrap() == count);
+    }
+    let (checkpoint, config) = open("nano/target");
+    assert_eq!(glimmer_model::muse::account(&checkpoint, &config).unwrap(), 0);
+}
+
+#[test]
+fn the_first_layer_that_is_not_finite_is_named() {
+    let b = backend();
+    let model = load(&b, "fixtures/muse-tiny-bf16");
+    let mut found = FirstNonFinite::default();
+    let mut cache = model.cache(&b, 8, 8, KvType::F32).unwrap();
+    model.forward(&b, &mut cache, &[1, 2, 3], &mut found);
+    assert_eq!(found.found, None);
+    let zeros = b.rms_norm(&model.embed_raw(&b, &[1, 2, 3]), None, 1e-5);
+    let infinite = b.softcap(zeros, f32::INFINITY, f32::INFINITY);
+    Observer::see(&mut found, &b, Site::Layer(4), &b.concat_rows(&[&model.embed_raw(&b, &[5]), &infinite]));
+    assert_eq!(found.found, Some((Some(4), 1)));
+}
