@@ -2,12 +2,12 @@
 
 use crate::{Backend, BackendError, KvSpec, KvType};
 use glimmer_encoding::{Encoding, FloatType, WeightView};
-use glimmer_kernels::attention::{self, Attention, Kv, KvLayout};
+use glimmer_kernels::attention::{self, Attention, KvData, KvLayout};
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::isa::Isa;
 use glimmer_kernels::lanes::{BF16, Element, F16, F32};
 use glimmer_kernels::matmul::{Dense, matmul};
-use glimmer_kernels::memory::{self, Zero};
+use glimmer_kernels::memory;
 use glimmer_kernels::pool::Pool;
 use glimmer_kernels::rope::Rotation;
 use glimmer_kernels::rows;
@@ -104,12 +104,31 @@ impl Weight {
 /// Keys and values of one layer, a ring of slots.
 pub struct KvStore {
     layout: KvLayout,
-    data: KvData,
+    keys: KvBuffer,
+    values: KvBuffer,
 }
 
-enum KvData {
-    F32 { keys: Vec<f32>, values: Vec<f32> },
-    F16 { keys: Vec<u16>, values: Vec<u16> },
+enum KvBuffer {
+    F32(Vec<f32>),
+    F16(Vec<u16>),
+}
+
+impl KvBuffer {
+    fn zeros(kind: KvType, len: usize) -> Result<Self, BackendError> {
+        let memory = BackendError::Memory { what: "the KV cache", bytes: len.saturating_mul(kind.size()) };
+        match kind {
+            KvType::F32 => memory::zeros(len).map(KvBuffer::F32),
+            KvType::F16 => memory::zeros(len).map(KvBuffer::F16),
+        }
+        .ok_or(memory)
+    }
+
+    fn data(&self) -> KvData<'_> {
+        match self {
+            KvBuffer::F32(data) => KvData::F32(data),
+            KvBuffer::F16(data) => KvData::F16(data),
+        }
+    }
 }
 
 impl Backend for CpuBackend {
@@ -137,11 +156,9 @@ impl Backend for CpuBackend {
 
     fn kv_store(&self, spec: KvSpec) -> Result<KvStore, BackendError> {
         let layout = KvLayout::new(spec.heads, spec.head_dim, spec.positions);
-        let data = match spec.keys {
-            KvType::F32 => KvData::F32 { keys: zeros(layout.key_len())?, values: zeros(layout.value_len())? },
-            KvType::F16 => KvData::F16 { keys: zeros(layout.key_len())?, values: zeros(layout.value_len())? },
-        };
-        Ok(KvStore { layout, data })
+        let keys = KvBuffer::zeros(spec.types.keys, layout.key_len())?;
+        let values = KvBuffer::zeros(spec.types.values, layout.value_len())?;
+        Ok(KvStore { layout, keys, values })
     }
 
     fn read(&self, x: &Tensor) -> Vec<f32> {
@@ -239,25 +256,22 @@ impl Backend for CpuBackend {
     }
 
     fn kv_write(&self, store: &mut KvStore, position: usize, k: &Tensor, v: &Tensor) {
-        let layout = store.layout;
-        match &mut store.data {
-            KvData::F32 { keys, values } => {
-                attention::store::<F32>(layout, keys, values, position, &k.data, &v.data);
-            }
-            KvData::F16 { keys, values } => {
-                attention::store::<F16>(layout, keys, values, position, &k.data, &v.data);
-            }
+        match &mut store.keys {
+            KvBuffer::F32(keys) => attention::store_keys::<F32>(store.layout, keys, position, &k.data),
+            KvBuffer::F16(keys) => attention::store_keys::<F16>(store.layout, keys, position, &k.data),
+        }
+        match &mut store.values {
+            KvBuffer::F32(values) => attention::store_values::<F32>(store.layout, values, position, &v.data),
+            KvBuffer::F16(values) => attention::store_values::<F16>(store.layout, values, position, &v.data),
         }
     }
 
     fn attend(&self, q: &Tensor, store: &KvStore, visible: &[Range<usize>], scale: f32) -> Tensor {
-        let kv = match &store.data {
-            KvData::F32 { keys, values } => Kv::F32 { keys, values },
-            KvData::F16 { keys, values } => Kv::F16 { keys, values },
-        };
-        let q_heads = q.cols / store.layout.head_dim;
+        let KvStore { layout, keys, values } = store;
+        let q_heads = q.cols / layout.head_dim;
+        let (keys, values) = (keys.data(), values.data());
         let mut out = Tensor::zeros(q.rows, q.cols);
-        let attention = Attention { q: &q.data, q_heads, layout: store.layout, kv, scale, visible };
+        let attention = Attention { q: &q.data, q_heads, layout: *layout, keys, values, scale, visible };
         attention::attend(self.kernels, &self.pool, &attention, &mut out.data);
         out
     }
@@ -265,10 +279,4 @@ impl Backend for CpuBackend {
 
 fn widen<E: Element>(from: &[E::Bits], to: &mut [f32]) {
     to.iter_mut().zip(from).for_each(|(to, &bits)| *to = E::widen(bits));
-}
-
-/// Zeroed memory for a cache, or the error that says how much there was not.
-fn zeros<T: Zero>(len: usize) -> Result<Vec<T>, BackendError> {
-    let bytes = len.saturating_mul(size_of::<T>());
-    memory::zeros(len).ok_or(BackendError::Memory { what: "the KV cache", bytes })
 }

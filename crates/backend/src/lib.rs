@@ -93,7 +93,23 @@ pub struct KvSpec {
     /// Positions that must fit at once.
     pub positions: usize,
     /// How keys and values are stored.
+    pub types: KvTypes,
+}
+
+/// How the keys and the values of a cache are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvTypes {
+    /// The keys' type.
     pub keys: KvType,
+    /// The values' type.
+    pub values: KvType,
+}
+
+impl KvTypes {
+    /// Both the same.
+    pub const fn both(kind: KvType) -> Self {
+        Self { keys: kind, values: kind }
+    }
 }
 
 /// The arithmetic of a transformer.

@@ -51,47 +51,43 @@ impl KvLayout {
     }
 }
 
-/// Keys and values of one type.
+/// Keys or values, in the type they are stored as.
 #[derive(Clone, Copy, Debug)]
-pub enum Kv<'a> {
-    /// Stored as f32.
-    F32 {
-        /// Keys, as [`KvLayout::key_len`] says.
-        keys: &'a [f32],
-        /// Values, as [`KvLayout::value_len`] says.
-        values: &'a [f32],
-    },
-    /// Stored as f16 bits.
-    F16 {
-        /// Keys, as [`KvLayout::key_len`] says.
-        keys: &'a [u16],
-        /// Values, as [`KvLayout::value_len`] says.
-        values: &'a [u16],
-    },
+pub enum KvData<'a> {
+    /// 32-bit floats.
+    F32(&'a [f32]),
+    /// 16-bit floats, as bits.
+    F16(&'a [u16]),
 }
 
-/// Rounds rows of keys and values (rows, heads * head_dim) to the type `E` and stores them from `position` on.
+/// Rounds rows of keys (rows, heads * head_dim) to the type `E` and stores them from `position` on.
 ///
 /// # Panics
 /// If the lengths do not belong together.
-pub fn store<E: Element>(
-    layout: KvLayout,
-    keys: &mut [E::Bits],
-    values: &mut [E::Bits],
-    position: usize,
-    k: &[f32],
-    v: &[f32],
-) {
+pub fn store_keys<E: Element>(layout: KvLayout, keys: &mut [E::Bits], position: usize, k: &[f32]) {
     let KvLayout { heads, head_dim, slots } = layout;
-    let width = heads * head_dim;
-    assert!(k.len() == v.len() && k.len().is_multiple_of(width) && keys.len() == layout.key_len());
-    for (row, (k, v)) in k.chunks_exact(width).zip(v.chunks_exact(width)).enumerate() {
+    assert!(k.len().is_multiple_of(heads * head_dim) && keys.len() == layout.key_len());
+    for (row, k) in k.chunks_exact(heads * head_dim).enumerate() {
         let slot = (position + row) % slots;
-        for (head, (k, v)) in k.chunks_exact(head_dim).zip(v.chunks_exact(head_dim)).enumerate() {
+        for (head, k) in k.chunks_exact(head_dim).enumerate() {
             let block = head * slots * head_dim + (slot - slot % LANES) * head_dim;
             for (d, &x) in k.iter().enumerate() {
                 keys[block + d * LANES + slot % LANES] = E::narrow(x);
             }
+        }
+    }
+}
+
+/// Rounds rows of values (rows, heads * head_dim) to the type `E` and stores them from `position` on.
+///
+/// # Panics
+/// If the lengths do not belong together.
+pub fn store_values<E: Element>(layout: KvLayout, values: &mut [E::Bits], position: usize, v: &[f32]) {
+    let KvLayout { heads, head_dim, slots } = layout;
+    assert!(v.len().is_multiple_of(heads * head_dim) && values.len() == layout.value_len());
+    for (row, v) in v.chunks_exact(heads * head_dim).enumerate() {
+        let slot = (position + row) % slots;
+        for (head, v) in v.chunks_exact(head_dim).enumerate() {
             let start = (head * slots + slot) * layout.value_stride();
             for (to, &x) in values[start..start + head_dim].iter_mut().zip(v) {
                 *to = E::narrow(x);
@@ -109,8 +105,10 @@ pub struct Attention<'a> {
     pub q_heads: usize,
     /// How the cache lies in memory.
     pub layout: KvLayout,
-    /// The cache.
-    pub kv: Kv<'a>,
+    /// Keys, as [`KvLayout::key_len`] says.
+    pub keys: KvData<'a>,
+    /// Values, as [`KvLayout::value_len`] says.
+    pub values: KvData<'a>,
     /// Multiplies every score.
     pub scale: f32,
     /// The positions that each row attends to: not empty, and still in the cache.
@@ -194,23 +192,32 @@ fn chunk_of(kernels: &Kernels, a: &Attention<'_>, row: usize, head: usize, chunk
     let visible = &a.visible[row];
     let range = visible.start.max(chunk * CHUNK)..visible.end.min((chunk + 1) * CHUNK);
     let q = &a.q[start..start + group * head_dim];
-    match a.kv {
-        Kv::F32 { keys, values } => kernels.attend_f32(
-            &ChunkOf { q, keys: &keys[keys_at], values: &values[values_at], head_dim, range, scale: a.scale },
-            partial,
-        ),
-        Kv::F16 { keys, values } => kernels.attend_f16(
-            &ChunkOf { q, keys: &keys[keys_at], values: &values[values_at], head_dim, range, scale: a.scale },
-            partial,
-        ),
+    let scale = a.scale;
+    match (a.keys, a.values) {
+        (KvData::F32(keys), KvData::F32(values)) => {
+            let (keys, values) = (&keys[keys_at], &values[values_at]);
+            kernels.attend_f32_f32(&ChunkOf { q, keys, values, head_dim, range, scale }, partial);
+        }
+        (KvData::F32(keys), KvData::F16(values)) => {
+            let (keys, values) = (&keys[keys_at], &values[values_at]);
+            kernels.attend_f32_f16(&ChunkOf { q, keys, values, head_dim, range, scale }, partial);
+        }
+        (KvData::F16(keys), KvData::F32(values)) => {
+            let (keys, values) = (&keys[keys_at], &values[values_at]);
+            kernels.attend_f16_f32(&ChunkOf { q, keys, values, head_dim, range, scale }, partial);
+        }
+        (KvData::F16(keys), KvData::F16(values)) => {
+            let (keys, values) = (&keys[keys_at], &values[values_at]);
+            kernels.attend_f16_f16(&ChunkOf { q, keys, values, head_dim, range, scale }, partial);
+        }
     }
 }
 
 /// One group of query heads over the visible part of one chunk.
-pub(crate) struct ChunkOf<'a, B> {
+pub(crate) struct ChunkOf<'a, K, V> {
     q: &'a [f32],    // (group, head_dim)
-    keys: &'a [B],   // (slots / 16, head_dim, 16)
-    values: &'a [B], // (slots, stride)
+    keys: &'a [K],   // (slots / 16, head_dim, 16)
+    values: &'a [V], // (slots, stride)
     head_dim: usize,
     range: Range<usize>, // absolute positions inside one chunk
     scale: f32,
@@ -242,22 +249,22 @@ impl Partial {
 
 /// Computes `partial` from scratch.
 #[inline(always)]
-pub(crate) fn chunk<L: Lanes, E: Element>(l: L, a: &ChunkOf<'_, E::Bits>, partial: &mut Partial) {
+pub(crate) fn chunk<L: Lanes, K: Element, V: Element>(l: L, a: &ChunkOf<'_, K::Bits, V::Bits>, partial: &mut Partial) {
     const TOGETHER: usize = 4;
     let group = partial.sum.len();
     let many = group - group % TOGETHER;
     for head in (0..many).step_by(TOGETHER) {
-        heads_of_chunk::<L, E, TOGETHER>(l, a, head, partial);
+        heads_of_chunk::<L, K, V, TOGETHER>(l, a, head, partial);
     }
     for head in many..group {
-        heads_of_chunk::<L, E, 1>(l, a, head, partial);
+        heads_of_chunk::<L, K, V, 1>(l, a, head, partial);
     }
 }
 
 #[inline(always)]
-fn heads_of_chunk<L: Lanes, E: Element, const H: usize>(
+fn heads_of_chunk<L: Lanes, K: Element, V: Element, const H: usize>(
     l: L,
-    a: &ChunkOf<'_, E::Bits>,
+    a: &ChunkOf<'_, K::Bits, V::Bits>,
     first: usize,
     partial: &mut Partial,
 ) {
@@ -275,7 +282,7 @@ fn heads_of_chunk<L: Lanes, E: Element, const H: usize>(
         let (keys, _) = a.keys[slot * dim..(slot + LANES) * dim].as_chunks::<LANES>();
         let mut scores = [l.splat(0.0); H];
         for (d, key) in keys.iter().enumerate() {
-            let key = E::load(l, key);
+            let key = K::load(l, key);
             for h in 0..H {
                 scores[h] = l.fma(l.splat(q[h][d]), key, scores[h]);
             }
@@ -318,7 +325,7 @@ fn heads_of_chunk<L: Lanes, E: Element, const H: usize>(
             for position in visible {
                 let start = (slot + position % LANES) * stride + part * LANES;
                 let (value, _) = a.values[start..start + LANES].as_chunks::<LANES>();
-                let value = E::load(l, &value[0]);
+                let value = V::load(l, &value[0]);
                 for h in 0..H {
                     acc[h] = l.fma(l.splat(weights[h][position - base]), value, acc[h]);
                 }

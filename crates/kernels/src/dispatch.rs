@@ -104,10 +104,14 @@ kernels! {
         fn matmul_f16(x: &[f32], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::tile::<_, F16>;
         /// A tile of a product with a bf16 weight.
         fn matmul_bf16(x: &[f32], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::tile::<_, BF16>;
-        /// One chunk of attention over f32 keys and values.
-        fn attend_f32(chunk: &ChunkOf<'_, f32>, partial: &mut Partial) = attention::chunk::<_, F32>;
-        /// One chunk of attention over f16 keys and values.
-        fn attend_f16(chunk: &ChunkOf<'_, u16>, partial: &mut Partial) = attention::chunk::<_, F16>;
+        /// One chunk of attention over f32 keys and f32 values.
+        fn attend_f32_f32(chunk: &ChunkOf<'_, f32, f32>, partial: &mut Partial) = attention::chunk::<_, F32, F32>;
+        /// One chunk of attention over f32 keys and f16 values.
+        fn attend_f32_f16(chunk: &ChunkOf<'_, f32, u16>, partial: &mut Partial) = attention::chunk::<_, F32, F16>;
+        /// One chunk of attention over f16 keys and f32 values.
+        fn attend_f16_f32(chunk: &ChunkOf<'_, u16, f32>, partial: &mut Partial) = attention::chunk::<_, F16, F32>;
+        /// One chunk of attention over f16 keys and f16 values.
+        fn attend_f16_f16(chunk: &ChunkOf<'_, u16, u16>, partial: &mut Partial) = attention::chunk::<_, F16, F16>;
         /// The merge of two chunks of attention.
         fn merge(merged: &mut Partial, later: &Partial) = attention::merge;
         /// Root mean square norm of one row.

@@ -1,6 +1,6 @@
 //! Keys and values of one layer, and which of them a row sees: the cache decides how attention runs.
 
-use glimmer_backend::{Backend, BackendError, KvSpec, KvType};
+use glimmer_backend::{Backend, BackendError, KvSpec, KvTypes};
 use std::ops::Range;
 
 /// Which earlier positions a layer's rows see.
@@ -41,10 +41,10 @@ impl<B: Backend> KvCache<B> {
         widest: usize,
         heads: usize,
         head_dim: usize,
-        keys: KvType,
+        types: KvTypes,
     ) -> Result<Self, BackendError> {
         let capacity = positions_needed(span, context, widest);
-        let store = backend.kv_store(KvSpec { heads, head_dim, positions: capacity, keys })?;
+        let store = backend.kv_store(KvSpec { heads, head_dim, positions: capacity, types })?;
         Ok(Self { store, span, capacity, len: 0, written: 0 })
     }
 

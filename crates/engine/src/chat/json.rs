@@ -45,8 +45,9 @@ pub(super) fn tojson(state: &State, value: &Value, options: Kwargs) -> Result<Va
             None => v.as_str().map(String::from).ok_or_else(|| invalid("indent is neither a number nor a string"))?,
         }),
     };
-    let (item, key) = match options.get::<Option<(String, String)>>("separators")? {
-        Some(separators) => separators,
+    let (item, key) = match options.get::<Option<Vec<String>>>("separators")?.as_deref() {
+        Some([item, key]) => (item.clone(), key.clone()),
+        Some(_) => return Err(invalid("separators are not a pair")),
         None => (if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()),
     };
     let ensure_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);

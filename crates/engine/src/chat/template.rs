@@ -263,7 +263,7 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
     });
     environment.add_function("strftime_now", |format: String| {
-        jiff::fmt::strtime::format(format, &jiff::Zoned::now())
+        jiff::fmt::strtime::format(format, &jiff::ZonedDateTime::now())
             .map_err(|e| minijinja::Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {e}")))
     });
     Ok(environment)

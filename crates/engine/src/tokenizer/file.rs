@@ -121,7 +121,7 @@ impl File<'_> {
     fn check_pre_tokenizer(&self, pre_tokenizer: &Value) -> Result<bool, TokenizerError> {
         let parts = parts_of(pre_tokenizer, "pretokenizers");
         let Some((last, splits)) = parts.split_last().filter(|(last, _)| type_of(last) == "ByteLevel") else {
-            let last = parts.last().map_or("none", type_of);
+            let last = parts.last().map_or("none", |part| type_of(part));
             return Err(self.unsupported("pre-tokenizer", last, "one that ends in ByteLevel"));
         };
         if last.get("add_prefix_space") != Some(&Value::Bool(false)) {

@@ -1,6 +1,6 @@
 //! What a drafter remembers of the verified sequence: keys and values of its layers, by absolute position.
 
-use glimmer_backend::{Backend, BackendError, KvSpec, KvType};
+use glimmer_backend::{Backend, BackendError, KvSpec, KvType, KvTypes};
 use std::ops::Range;
 
 /// Context keys and values of every drafter layer.
@@ -29,7 +29,7 @@ impl<B: Backend> Context<B> {
         head_dim: usize,
     ) -> Result<Self, BackendError> {
         let capacity = window + block;
-        let spec = KvSpec { heads, head_dim, positions: capacity, keys: KvType::F32 };
+        let spec = KvSpec { heads, head_dim, positions: capacity, types: KvTypes::both(KvType::F32) };
         let stores = (0..layers).map(|_| backend.kv_store(spec)).collect::<Result<_, _>>()?;
         Ok(Self { stores, window, capacity, start: 0, end: 0, written: 0 })
     }

@@ -5,7 +5,7 @@ use crate::ModelError;
 use crate::kv_cache::{CannotTruncate, KvCache};
 use crate::layers::{Mlp, centred_norm, norm, weight};
 use crate::observe::{Observer, Site};
-use glimmer_backend::{Backend, KvType};
+use glimmer_backend::{Backend, KvTypes};
 use glimmer_checkpoint::{Checkpoint, Cursor};
 use std::ops::Range;
 
@@ -59,10 +59,10 @@ impl<B: Backend> MuseText<B> {
     }
 
     /// An empty cache for up to `context` positions, of which at most `widest` are added in one pass.
-    pub fn cache(&self, b: &B, context: usize, widest: usize, keys: KvType) -> Result<TextCache<B>, ModelError> {
+    pub fn cache(&self, b: &B, context: usize, widest: usize, types: KvTypes) -> Result<TextCache<B>, ModelError> {
         let c = &self.config;
         let layers = c.layers.iter().map(|layer| {
-            KvCache::new(b, layer.span, context, widest, c.num_key_value_heads, c.head_dim, keys)
+            KvCache::new(b, layer.span, context, widest, c.num_key_value_heads, c.head_dim, types)
                 .map_err(|cause| ModelError::Backend { what: format!("a context of {context} tokens"), cause })
         });
         Ok(TextCache { layers: layers.collect::<Result<_, _>>()? })

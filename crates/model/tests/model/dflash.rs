@@ -1,7 +1,8 @@
 //! The drafter against transformers: the stored tensors of six rounds.
 
+use crate::support::F32;
 use crate::support::{Golden, backend, load, open, path};
-use glimmer_backend::{Backend, KvType};
+use glimmer_backend::Backend;
 use glimmer_model::dflash::{DFlashConfig, DFlashV1};
 use glimmer_model::observe::{Observer, Site, Taps, Unobserved};
 use serde_json::Value;
@@ -32,7 +33,7 @@ fn stored_rounds_are_met() {
         let ids =
             |v: &Value| -> Vec<u32> { v.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect() };
         let mut sequence = ids(&case_data["input_ids"]);
-        let mut cache = target.cache(&b, 200, 64, KvType::F32).unwrap();
+        let mut cache = target.cache(&b, 200, 64, F32).unwrap();
         let mut context = drafter.context(&b).unwrap();
         for (number, round) in case_data["rounds"].as_array().unwrap().iter().enumerate() {
             let emitted = ids(&round["emitted"]);
@@ -89,7 +90,7 @@ fn the_context_keeps_its_window_and_no_more() {
     let drafter = DFlashV1::load(&b, &checkpoint, config).unwrap();
     let ids: Vec<u32> = (0..90).map(|i| i * 5 % 400).collect();
     let states = |ids: &[u32]| {
-        let mut cache = target.cache(&b, 100, 100, KvType::F32).unwrap();
+        let mut cache = target.cache(&b, 100, 100, F32).unwrap();
         let mut taps = Taps::new(&drafter.config().target_layer_ids);
         target.forward(&b, &mut cache, ids, &mut taps);
         taps.concat(&b)

@@ -1,7 +1,8 @@
 //! Going back: a cache that was cut equals one that never went further.
 
+use crate::support::{F16, F32};
 use crate::support::{Golden, backend, bits, load};
-use glimmer_backend::{Backend, CpuBackend, KvType};
+use glimmer_backend::{Backend, CpuBackend};
 use glimmer_model::muse::{MuseText, TextCache};
 use glimmer_model::observe::Unobserved;
 
@@ -17,7 +18,7 @@ fn a_cut_cache_decodes_like_a_fresh_one() {
         let model = load(&b, &format!("fixtures/{name}"));
         let golden = Golden::open(&format!("fixtures/{name}_expected.safetensors"));
         let ids: Vec<u32> = golden.ids("input_ids").into_iter().cycle().take(120).collect();
-        for keys in [KvType::F32, KvType::F16] {
+        for keys in [F32, F16] {
             // `start` lets the block begin before, at and behind the window's edge and the ring's.
             for start in [1, 8, 15, 16, 17, 23, 24, 40, 63] {
                 for kept in 0..=block {
@@ -40,7 +41,7 @@ fn a_cut_cache_decodes_like_a_fresh_one() {
                         step(&b, &model, &mut fresh, part);
                     }
                     let plain = step(&b, &model, &mut fresh, &ids[start + kept..start + kept + 3]);
-                    assert!(again == plain, "{name} {keys}: block at {start}, {kept} rows kept");
+                    assert!(again == plain, "{name} {keys:?}: block at {start}, {kept} rows kept");
                 }
             }
         }
@@ -51,7 +52,7 @@ fn a_cut_cache_decodes_like_a_fresh_one() {
 fn a_cache_says_where_it_cannot_go_back_to() {
     let b = backend();
     let model = load(&b, "fixtures/muse-tiny-bf16"); // window 16
-    let mut cache = model.cache(&b, 400, 8, KvType::F32).unwrap();
+    let mut cache = model.cache(&b, 400, 8, F32).unwrap();
     for part in [7u32; 100].chunks(8) {
         step(&b, &model, &mut cache, part);
     }
@@ -65,7 +66,7 @@ fn a_cache_says_where_it_cannot_go_back_to() {
     cache.truncate(0).unwrap();
     assert!(cache.is_empty());
     let again = step(&b, &model, &mut cache, &[7; 8]);
-    let mut fresh = model.cache(&b, 400, 8, KvType::F32).unwrap();
+    let mut fresh = model.cache(&b, 400, 8, F32).unwrap();
     assert!(again == step(&b, &model, &mut fresh, &[7; 8]));
     cache.truncate(3).unwrap();
 }

@@ -1,6 +1,6 @@
 //! Fixtures and comparisons.
 
-use glimmer_backend::{CpuBackend, CpuOptions};
+use glimmer_backend::{CpuBackend, CpuOptions, KvType, KvTypes};
 use glimmer_checkpoint::Checkpoint;
 use glimmer_model::muse::{MuseConfig, MuseText, account};
 use safetensors::{Dtype, SafeTensors};
@@ -8,6 +8,9 @@ use std::path::PathBuf;
 
 /// How far two correct f32 implementations may be apart (they differ by about 5e-5).
 pub const GOLDEN: f32 = 1e-3;
+
+pub const F32: KvTypes = KvTypes::both(KvType::F32);
+pub const F16: KvTypes = KvTypes::both(KvType::F16);
 
 pub fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(name)

@@ -1,7 +1,8 @@
 //! The text tower against transformers, tensor by tensor, and its independence of how a prompt is cut.
 
+use crate::support::{F16, F32};
 use crate::support::{Golden, argmax, backend, bits, load, open};
-use glimmer_backend::{Backend, CpuBackend, CpuOptions, Isa, KvType};
+use glimmer_backend::{Backend, CpuBackend, CpuOptions, Isa, KvTypes};
 use glimmer_model::muse::{MuseText, VisionConfig};
 use glimmer_model::observe::{FirstNonFinite, Observer, Site, Unobserved};
 use std::collections::HashMap;
@@ -32,7 +33,7 @@ fn site(name: &str) -> Option<Site> {
 }
 
 /// All logits of a sequence, fed in passes of `chunk` tokens.
-fn logits(b: &CpuBackend, model: &MuseText<CpuBackend>, ids: &[u32], chunk: usize, keys: KvType) -> Vec<f32> {
+fn logits(b: &CpuBackend, model: &MuseText<CpuBackend>, ids: &[u32], chunk: usize, keys: KvTypes) -> Vec<f32> {
     let mut cache = model.cache(b, ids.len(), chunk, keys).unwrap();
     let mut all = Vec::new();
     for part in ids.chunks(chunk) {
@@ -49,7 +50,7 @@ fn every_stored_tensor_is_met() {
         let golden = Golden::open(&format!("fixtures/{name}_expected.safetensors"));
         let model = load(&b, &format!("fixtures/{name}"));
         let ids = golden.ids("input_ids");
-        let mut cache = model.cache(&b, ids.len(), ids.len(), KvType::F32).unwrap();
+        let mut cache = model.cache(&b, ids.len(), ids.len(), F32).unwrap();
         let mut seen = All::default();
         let x = model.forward(&b, &mut cache, &ids, &mut seen);
         let logits = model.logits(&b, &x, 0..ids.len(), &mut seen);
@@ -72,7 +73,7 @@ fn greedy_continuations_are_met() {
         let golden = Golden::open(&format!("fixtures/{name}_expected.safetensors"));
         let model = load(&b, &format!("fixtures/{name}"));
         let (prompt, expected) = (golden.ids("input_ids"), golden.ids("greedy_tokens"));
-        let mut cache = model.cache(&b, prompt.len() + expected.len(), prompt.len(), KvType::F32).unwrap();
+        let mut cache = model.cache(&b, prompt.len() + expected.len(), prompt.len(), F32).unwrap();
         let mut next = prompt.clone();
         let mut tokens: Vec<u32> = Vec::new();
         for step in 0..expected.len() {
@@ -92,9 +93,7 @@ fn greedy_continuations_are_met() {
 
 #[test]
 fn logits_do_not_depend_on_chunks_threads_or_instruction_set() {
-    for (name, keys) in
-        [("muse-tiny-bf16", KvType::F32), ("muse-tiny-f32", KvType::F16), ("muse-tiny-bf16", KvType::F16)]
-    {
+    for (name, keys) in [("muse-tiny-bf16", F32), ("muse-tiny-f32", F16), ("muse-tiny-bf16", F16)] {
         let golden = Golden::open(&format!("fixtures/{name}_expected.safetensors"));
         // Longer than the 256 positions that attention weighs together, and than any window.
         let ids: Vec<u32> = golden.ids("input_ids").into_iter().cycle().take(300).collect();
@@ -102,7 +101,10 @@ fn logits_do_not_depend_on_chunks_threads_or_instruction_set() {
         let model = load(&b, &format!("fixtures/{name}"));
         let whole = logits(&b, &model, &ids, ids.len(), keys);
         for chunk in [1, 7, 15, 16, 17, 64] {
-            assert!(bits(&logits(&b, &model, &ids, chunk, keys)) == bits(&whole), "{name} {keys} in chunks of {chunk}");
+            assert!(
+                bits(&logits(&b, &model, &ids, chunk, keys)) == bits(&whole),
+                "{name} {keys:?} in chunks of {chunk}"
+            );
         }
         for isa in Isa::available() {
             for threads in [1, 3] {
@@ -130,7 +132,7 @@ fn the_first_layer_that_is_not_finite_is_named() {
     let b = backend();
     let model = load(&b, "fixtures/muse-tiny-bf16");
     let mut found = FirstNonFinite::default();
-    let mut cache = model.cache(&b, 8, 8, KvType::F32).unwrap();
+    let mut cache = model.cache(&b, 8, 8, F32).unwrap();
     model.forward(&b, &mut cache, &[1, 2, 3], &mut found);
     assert_eq!(found.found, None);
     let zeros = b.rms_norm(&model.embed_raw(&b, &[1, 2, 3]), None, 1e-5);

@@ -1,0 +1,5 @@
+//! Tests of the engine, by what they are about.
+
+mod channels;
+mod template;
+mod tokenizer;
