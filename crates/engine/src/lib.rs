@@ -1,7 +1,27 @@
-//! engine
+//! Engine and Session: prompts in, exactly reproducible tokens out.
+//!
+//! An [`Engine`] is a loaded model; a [`Session`] is one mutable timeline over it. [`Session::generate`] turns a
+//! [`Request`] into [`Event`]s and a [`Generation`]. What a token is depends on the model, the prompt, the settings and
+//! the seed alone. Nothing here knows HTTP or the JSON of any interface.
 
 #![forbid(unsafe_code)]
+
 pub mod chat;
+mod engine;
+mod error;
+mod generate;
+pub mod inspect;
+pub mod memory;
 pub mod sampling;
+mod session;
+mod source;
+pub mod speculative;
 pub mod stops;
 pub mod tokenizer;
+
+pub use engine::{DrafterSettings, Engine, EngineOptions, LoadProgress, Settings};
+pub use error::EngineError;
+pub use generate::{Event, Finish, Flow, Generation, Output, Request, RoundRecord, Timings};
+pub use glimmer_backend::{Isa, KvType, KvTypes};
+pub use session::{Prefill, Session};
+pub use source::Source;

@@ -49,6 +49,11 @@ impl Chain {
         &self.processors.sampling
     }
 
+    /// Whether a draw is the argmax of the logits as they are, so that their scale does not matter.
+    pub fn is_plain_argmax(&self) -> bool {
+        self.processors.sampling.temperature == 0.0 && !self.processors.adjusts()
+    }
+
     /// Forgets the output and begins after this prompt.
     pub fn start(&mut self, prompt: &[u32]) {
         self.processors.start(prompt);

@@ -70,7 +70,7 @@ impl Processors {
         if logits.len() != self.vocab_size {
             return Err(DrawError::Length { found: logits.len(), expected: self.vocab_size });
         }
-        if !self.penalises() && self.sampling.logit_bias.is_empty() && self.mask.is_none() {
+        if !self.adjusts() {
             return Ok(logits);
         }
         copy.resize(logits.len(), 0.0);
@@ -119,6 +119,11 @@ impl Processors {
             select::min_p(kept, softmax, min_p);
         }
         Ok(softmax)
+    }
+
+    /// Whether penalties, bias or mask can change a logit.
+    pub fn adjusts(&self) -> bool {
+        self.penalises() || !self.sampling.logit_bias.is_empty() || self.mask.is_some()
     }
 
     fn penalises(&self) -> bool {

@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn candidates_sort_by_logit_then_id() {
-        let logits = [INF, 1.0, 1.0, f32::MIN_POSITIVE, 0.0, -0.0, -1e-40, -2.5, f32::MIN, -INF];
+        let logits = [INF, 1.0, 1.0, f32::MIN_POSITIVE, -0.0, 0.0, -1e-40, -2.5, f32::MIN, -INF];
         let sorted: Vec<_> = logits.iter().zip(0..).map(|(&l, t)| Candidate::new(l, t)).collect();
         assert!(sorted.is_sorted());
         for (candidate, (logit, token)) in sorted.iter().zip(logits.iter().zip(0..)) {

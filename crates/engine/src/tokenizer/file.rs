@@ -124,12 +124,14 @@ impl File<'_> {
             let last = parts.last().map_or("none", |part| type_of(part));
             return Err(self.unsupported("pre-tokenizer", last, "one that ends in ByteLevel"));
         };
+        if let Some(other) = splits.iter().find(|part| type_of(part) != "Split") {
+            return Err(self.unsupported("pre-tokenizer", type_of(other), "Split"));
+        }
         if last.get("add_prefix_space") != Some(&Value::Bool(false)) {
             return Err(self.unsupported("pre-tokenizer option", "add_prefix_space", "false"));
         }
         let [split] = splits else { return Ok(false) };
         Ok(last.get("use_regex") == Some(&Value::Bool(false))
-            && type_of(split) == "Split"
             && split.get("pattern").and_then(|p| p.get("Regex")).and_then(Value::as_str) == Some(SPLIT_PATTERN)
             && split.get("behavior").and_then(Value::as_str) == Some("Isolated")
             && split.get("invert") == Some(&Value::Bool(false)))

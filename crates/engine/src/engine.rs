@@ -1,0 +1,351 @@
+//! A loaded model: weights, drafter, tokenizer, template, defaults.
+
+use crate::EngineError;
+use crate::chat::channels::Frame;
+use crate::chat::message::{Message, ReasoningStrength};
+use crate::chat::template::{ChatTemplate, RenderInput};
+use crate::inspect::{self, CacheSizes};
+use crate::memory;
+use crate::sampling::Sampling;
+use crate::session::Session;
+use crate::source::Source;
+use crate::speculative::{self, DrafterModel};
+use crate::tokenizer::Tokenizer;
+use glimmer_backend::{CpuBackend, CpuOptions, Isa, KvType, KvTypes};
+use glimmer_checkpoint::Checkpoint;
+use glimmer_encoding::{Encoding, FloatType};
+use glimmer_model::muse::{self, MuseConfig, MuseText};
+use std::sync::Arc;
+
+/// The backend of this build.
+pub(crate) type Active = CpuBackend;
+
+/// What an engine is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// The target.
+    pub target: Source,
+    /// The drafter, if any.
+    pub drafter: Option<Source>,
+    /// Tokens that prompt and answer may have together; the default is the model's own limit.
+    pub context: Option<usize>,
+    /// How keys are stored; the default is f32 for nano and f32 checkpoints, otherwise f16.
+    pub cache_keys: Option<KvType>,
+    /// How values are stored; the default is that of the keys.
+    pub cache_values: Option<KvType>,
+    /// Tokens of a prompt that are processed in one pass.
+    pub prefill_chunk: usize,
+    /// Threads; the default is one per core that the process may use.
+    pub threads: Option<usize>,
+    /// Instruction set; the default is the machine's fastest.
+    pub isa: Option<Isa>,
+}
+
+impl EngineOptions {
+    /// The defaults for a target.
+    pub fn new(target: Source) -> Self {
+        Self {
+            target,
+            drafter: None,
+            context: None,
+            cache_keys: None,
+            cache_values: None,
+            prefill_chunk: 512,
+            threads: None,
+            isa: None,
+        }
+    }
+}
+
+/// A loaded model. Cheap to clone; sessions share it.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) loaded: Arc<Loaded>,
+}
+
+/// Everything that sessions share.
+pub(crate) struct Loaded {
+    pub backend: Active,
+    pub target: MuseText<Active>,
+    pub drafter: Option<Arc<dyn DrafterModel<Active>>>,
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    pub template: Option<ChatTemplate>,
+    pub frame: Option<Frame>,
+    pub settings: Settings,
+    pub defaults: Sampling,
+    pub eos: Vec<u32>,
+}
+
+/// The settings in effect, as the start line and `--json` name them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The target.
+    pub model: String,
+    /// How its weights are stored.
+    pub encoding: String,
+    /// The drafter.
+    pub drafter: Option<DrafterSettings>,
+    /// Tokens that prompt and answer may have together.
+    pub context: usize,
+    /// How keys and values are stored.
+    pub cache: KvTypes,
+    /// What activations are multiplied as.
+    pub activations: &'static str,
+    /// Tokens of a prompt that are processed in one pass.
+    pub prefill_chunk: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Instruction set.
+    pub isa: Isa,
+}
+
+/// The drafter in effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrafterSettings {
+    /// The drafter's checkpoint.
+    pub model: String,
+    /// Its kind, for example `dflash`.
+    pub kind: &'static str,
+    /// The most rows of a round.
+    pub block_size: usize,
+}
+
+/// How far loading has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadProgress {
+    /// Bytes of weights that were read.
+    pub done: u64,
+    /// All bytes of weights.
+    pub total: u64,
+}
+
+impl Engine {
+    /// Loads target and drafter. Everything that can be refused is refused before weights are read.
+    pub fn load(options: &EngineOptions, progress: &mut dyn FnMut(LoadProgress)) -> Result<Self, EngineError> {
+        let checkpoint = options.target.open_target()?;
+        let config = MuseConfig::from_checkpoint(&checkpoint)?;
+        muse::account(&checkpoint, &config)?;
+        let context = context(options, &config)?;
+        if options.prefill_chunk == 0 {
+            let expected = "at least 1".to_string();
+            return Err(EngineError::Range { what: "the prefill chunk", found: 0, expected });
+        }
+        let cache = cache_types(options, &checkpoint);
+        let drafter_checkpoint = options.drafter.as_ref().map(Source::open_drafter).transpose()?;
+        if let Some(drafter) = &drafter_checkpoint {
+            inspect::check_drafter(drafter, &config, checkpoint.label())?;
+        }
+        refuse_without_memory(&checkpoint, drafter_checkpoint.as_ref(), &config, context, options, cache)?;
+        let files = SideFiles::read(&checkpoint, &config)?;
+
+        let backend = CpuBackend::new(CpuOptions { threads: options.threads, isa: options.isa })?;
+        let total = inspect::text_bytes(&checkpoint) + drafter_checkpoint.as_ref().map_or(0, inspect::text_bytes);
+        progress(LoadProgress { done: 0, total });
+        let target =
+            MuseText::load(&backend, &checkpoint, &config, &mut |done| progress(LoadProgress { done, total }))?;
+        let drafter = match &drafter_checkpoint {
+            Some(drafter) => Some(speculative::load(&backend, drafter, &target, checkpoint.label())?),
+            None => None,
+        };
+        progress(LoadProgress { done: total, total });
+        let settings = Settings {
+            model: checkpoint.label().to_string(),
+            encoding: inspect::encodings(&checkpoint),
+            drafter: drafter_checkpoint.as_ref().zip(drafter.as_ref()).map(|(checkpoint, model)| DrafterSettings {
+                model: checkpoint.label().to_string(),
+                kind: model.kind(),
+                block_size: model.block_size(),
+            }),
+            context,
+            cache,
+            activations: "f32",
+            prefill_chunk: options.prefill_chunk,
+            threads: backend.threads(),
+            isa: backend.isa(),
+        };
+        let SideFiles { tokenizer, template, frame, defaults, eos } = files;
+        let loaded = Loaded { backend, target, drafter, tokenizer, template, frame, settings, defaults, eos };
+        Ok(Self { loaded: Arc::new(loaded) })
+    }
+
+    /// A new sequence with an empty cache.
+    pub fn session(&self) -> Result<Session, EngineError> {
+        Session::new(Arc::clone(&self.loaded))
+    }
+
+    /// The settings in effect.
+    pub fn settings(&self) -> &Settings {
+        &self.loaded.settings
+    }
+
+    /// The checkpoint's sampling settings (`generation_config.json`), or the published model's.
+    pub fn default_sampling(&self) -> &Sampling {
+        &self.loaded.defaults
+    }
+
+    /// The tokens that end a generation.
+    pub fn eos(&self) -> &[u32] {
+        &self.loaded.eos
+    }
+
+    /// The size of the vocabulary.
+    pub fn vocab_size(&self) -> usize {
+        self.loaded.target.config().vocab_size
+    }
+
+    /// Whether the checkpoint brings a chat template.
+    pub fn can_chat(&self) -> bool {
+        self.loaded.template.is_some()
+    }
+
+    /// The tokenizer, if the checkpoint brings one.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.loaded.tokenizer.as_deref()
+    }
+
+    /// The ids of a raw prompt: what the tokenizer puts in front of a document, and the text as ordinary text.
+    pub fn encode_raw(&self, text: &str) -> Result<Vec<u32>, EngineError> {
+        Ok(self.loaded.tokenizer()?.encode_raw(text)?)
+    }
+
+    /// The prompt of a conversation, up to where the model is to speak.
+    pub fn encode_chat(
+        &self,
+        messages: &[Message],
+        strength: Option<ReasoningStrength>,
+    ) -> Result<Vec<u32>, EngineError> {
+        let tokenizer = self.loaded.tokenizer()?;
+        let template =
+            self.loaded.template.as_ref().ok_or_else(|| self.loaded.without("chat template", "use --raw"))?;
+        let input = RenderInput {
+            messages,
+            reasoning_strength: strength,
+            add_generation_prompt: true,
+            ..RenderInput::default()
+        };
+        Ok(tokenizer.encode_segments(&template.render(&input)?)?)
+    }
+}
+
+impl Loaded {
+    /// The tokenizer, or the error that says what works without one.
+    pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>, EngineError> {
+        self.tokenizer.as_ref().ok_or_else(|| self.without("tokenizer.json", "only --prompt-ids works with it"))
+    }
+
+    pub fn without(&self, what: &'static str, advice: &'static str) -> EngineError {
+        EngineError::Without { label: self.settings.model.clone(), what, advice }
+    }
+
+    /// Rows that one pass may have.
+    pub fn widest(&self) -> usize {
+        self.settings.prefill_chunk.max(self.drafter.as_ref().map_or(1, |drafter| drafter.block_size()))
+    }
+}
+
+/// What stands beside the weights.
+struct SideFiles {
+    tokenizer: Option<Arc<Tokenizer>>,
+    template: Option<ChatTemplate>,
+    frame: Option<Frame>,
+    defaults: Sampling,
+    eos: Vec<u32>,
+}
+
+impl SideFiles {
+    fn read(checkpoint: &Checkpoint, config: &MuseConfig) -> Result<Self, EngineError> {
+        let at = |file: &str| format!("{}/{file}", checkpoint.label());
+        let tokenizer_config = checkpoint.file("tokenizer_config.json")?;
+        let tokenizer = match checkpoint.file("tokenizer.json")? {
+            None => None,
+            Some(bytes) => {
+                let mut tokenizer = Tokenizer::from_json(&bytes, at("tokenizer.json"))?;
+                if let Some(bytes) = &tokenizer_config {
+                    tokenizer = tokenizer.with_config(bytes, &at("tokenizer_config.json"))?;
+                }
+                tokenizer.check_fits(config.text.vocab_size)?;
+                Some(Arc::new(tokenizer))
+            }
+        };
+        let jinja = checkpoint.file("chat_template.jinja")?;
+        let template = match &tokenizer {
+            None => None,
+            Some(tokenizer) => ChatTemplate::find(jinja.as_deref(), tokenizer_config.as_deref())?
+                .map(|(source, file)| ChatTemplate::new(&source, at(file), tokenizer))
+                .transpose()?,
+        };
+        let frame = match (&tokenizer, &template) {
+            (Some(tokenizer), Some(_)) => Some(Frame::new(tokenizer)?),
+            _ => None,
+        };
+        let (defaults, eos) = generation_config(checkpoint, config)?;
+        Ok(Self { tokenizer, template, frame, defaults, eos })
+    }
+}
+
+/// Sampling defaults and end tokens; absent keys have the published model's values.
+fn generation_config(checkpoint: &Checkpoint, config: &MuseConfig) -> Result<(Sampling, Vec<u32>), EngineError> {
+    let mut sampling = Sampling::default();
+    let mut eos = config.text.eos_token_id.clone();
+    if let Some(map) = checkpoint.json("generation_config.json")? {
+        let file = format!("{}/generation_config.json", checkpoint.label());
+        let fields = glimmer_checkpoint::Fields::new(&file, &map);
+        let set = |key: &str, to: &mut f32, range| -> Result<(), EngineError> {
+            fields.opt_f32(key, range).map(|found| *to = found.unwrap_or(*to)).map_err(EngineError::from)
+        };
+        set("temperature", &mut sampling.temperature, 0.0..=1e6)?;
+        set("top_p", &mut sampling.top_p, f32::MIN_POSITIVE..=1.0)?;
+        set("min_p", &mut sampling.min_p, 0.0..=1.0)?;
+        set("repetition_penalty", &mut sampling.repetition_penalty, 1e-3..=1e3)?;
+        sampling.top_k = fields.opt_usize("top_k", 0..=usize::MAX)?.unwrap_or(sampling.top_k);
+        if fields.opt_bool("do_sample")? == Some(false) {
+            sampling.temperature = 0.0;
+        }
+        if let Some(ids) = fields.opt_u32_list("eos_token_id", 64)? {
+            if ids.iter().any(|&id| id as usize >= config.text.vocab_size) {
+                let expected = format!("ids below the vocabulary's size, {}", config.text.vocab_size);
+                return Err(fields.invalid("eos_token_id", expected).into());
+            }
+            eos = ids;
+        }
+    }
+    Ok((sampling, eos))
+}
+
+fn context(options: &EngineOptions, config: &MuseConfig) -> Result<usize, EngineError> {
+    let limit = config.text.max_position_embeddings;
+    match options.context {
+        None => Ok(limit),
+        Some(found) if (2..=limit).contains(&found) => Ok(found),
+        Some(found) => {
+            let expected = format!("2 to {limit}, the model's limit");
+            Err(EngineError::Range { what: "the context size", found, expected })
+        }
+    }
+}
+
+fn cache_types(options: &EngineOptions, checkpoint: &Checkpoint) -> KvTypes {
+    let wide = options.target == Source::Nano
+        || checkpoint.tensor("lm_head.weight").is_some_and(|t| t.encoding == Encoding::Dense(FloatType::F32));
+    let keys = options.cache_keys.unwrap_or(if wide { KvType::F32 } else { KvType::F16 });
+    KvTypes { keys, values: options.cache_values.unwrap_or(keys) }
+}
+
+fn refuse_without_memory(
+    checkpoint: &Checkpoint,
+    drafter: Option<&Checkpoint>,
+    config: &MuseConfig,
+    context: usize,
+    options: &EngineOptions,
+    types: KvTypes,
+) -> Result<(), EngineError> {
+    let Some(available) = memory::available() else { return Ok(()) };
+    let weights = inspect::text_bytes(checkpoint) + drafter.map_or(0, inspect::text_bytes);
+    let cache = CacheSizes::of(&config.text, context, options.prefill_chunk, types).total();
+    let needed = weights.saturating_add(cache);
+    if needed <= available {
+        return Ok(());
+    }
+    let label = checkpoint.label().to_string();
+    Err(EngineError::NotEnoughMemory { label, needed, weights, cache, context, available })
+}

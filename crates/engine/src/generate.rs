@@ -1,0 +1,343 @@
+//! A generation: from a request to events, rounds and a finish.
+
+use crate::EngineError;
+use crate::chat::channels::{ChannelEvent, Scanner};
+use crate::engine::Loaded;
+use crate::sampling::{Chain, Sampling};
+use crate::session::{Prefill, Session};
+use crate::speculative::Round;
+use crate::stops::{Clip, FinishReason, StopRule};
+use crate::tokenizer::{Detokenizer, Specials};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What is to be generated.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The prompt's ids.
+    pub prompt: Vec<u32>,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// What ends it, besides the context. End tokens are the checkpoint's where none are named.
+    pub stop: StopRule,
+    /// Rows of a round; 1 decodes plainly.
+    pub width: usize,
+    /// How the output is read.
+    pub output: Output,
+}
+
+/// How the output is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Ids only; what is left where there is no tokenizer.
+    Ids,
+    /// Plain text; control tokens leave no text.
+    Text,
+    /// The messages of a turn, reasoning told from answer. Stop strings are looked for in the answer.
+    Chat,
+}
+
+/// What a generation tells while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Tokens of the prompt that are in the cache.
+    Prefill {
+        /// So many.
+        done: usize,
+        /// Of so many.
+        total: usize,
+    },
+    /// More of the model's reasoning.
+    Reasoning(String),
+    /// More of the answer.
+    Content(String),
+    /// More of a message to a tool.
+    ToolText {
+        /// The tool.
+        recipient: String,
+        /// The text.
+        text: String,
+    },
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Go on.
+    Continue,
+    /// Stop here.
+    Cancel,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// An end token or a stop string.
+    Stop,
+    /// The limit of tokens, or the end of the context.
+    Length,
+    /// Whoever listens said so.
+    Cancelled,
+}
+
+impl Finish {
+    /// The word that users read.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Finish::Stop => "stop",
+            Finish::Length => "length",
+            Finish::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// A finished generation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generation {
+    /// The tokens, an end token included.
+    pub token_ids: Vec<u32>,
+    /// The text: all of it, or in a chat the answer. `None` where only ids are read.
+    pub text: Option<String>,
+    /// In a chat, the reasoning.
+    pub reasoning: String,
+    /// Why it ended.
+    pub finish: Finish,
+    /// The rounds. The first token comes from the prompt's pass and belongs to none.
+    pub rounds: Vec<RoundRecord>,
+    /// How long what took.
+    pub timings: Timings,
+}
+
+/// What a round did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoundRecord {
+    /// Rows of the verifying pass.
+    pub width: usize,
+    /// What was proposed.
+    pub proposals: Vec<u32>,
+    /// Proposals that the target drew itself, before any cut.
+    pub accepted: usize,
+    /// Tokens that the round added to the output, after cuts.
+    pub emitted: usize,
+}
+
+/// How long what took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timings {
+    /// Tokens of the prompt.
+    pub prefill: Prefill,
+    /// From the request to the first token.
+    pub prompt_time: Duration,
+    /// From the first token to the last.
+    pub predicted_time: Duration,
+}
+
+impl Session {
+    /// Generates, telling `listener` as it goes.
+    ///
+    /// Everything that can be refused is refused before work starts. However it ends, the session holds the prompt and the
+    /// output but its last token, as plain decoding would have left it.
+    pub fn generate(
+        &mut self,
+        request: &Request,
+        listener: &mut dyn FnMut(Event) -> Flow,
+    ) -> Result<Generation, EngineError> {
+        let loaded = Arc::clone(&self.loaded);
+        let room = check(&loaded, request)?;
+        let mut chain = Chain::new(request.sampling.clone(), loaded.target.config().vocab_size)?;
+        let mut writer = Writer::new(&loaded, request, room)?;
+        chain.start(&request.prompt);
+
+        let started = Instant::now();
+        let mut timings = Timings::default();
+        let mut rounds = Vec::new();
+        if writer.clip.exhausted() {
+            return Ok(writer.finish(Finish::Length, rounds, timings));
+        }
+        let drafting = request.width > 1;
+        let mut going = Flow::Continue;
+        let (prefill, logits) = self.prefill(&request.prompt, drafting, &mut |done, total| {
+            going = listener(Event::Prefill { done, total });
+            going == Flow::Continue
+        })?;
+        timings.prefill = prefill;
+        let Some(logits) = logits.filter(|_| going == Flow::Continue) else {
+            return Ok(writer.finish(Finish::Cancelled, rounds, timings));
+        };
+        let first = self.draw_first(&logits, &mut chain)?;
+        timings.prompt_time = started.elapsed();
+        let decoding = Instant::now();
+        let mut end = writer.push(first, listener)?;
+        let mut anchor = first;
+        while end.is_none() {
+            let round = self.round(anchor, request.width, &mut chain)?;
+            let Round { width, proposals, accepted, tokens } = round;
+            let mut emitted = 0;
+            for token in tokens {
+                emitted += 1;
+                anchor = token;
+                end = writer.push(token, listener)?;
+                if end.is_some() {
+                    break;
+                }
+            }
+            rounds.push(RoundRecord { width, proposals, accepted, emitted });
+        }
+        timings.predicted_time = decoding.elapsed();
+        self.rewind(request.prompt.len() + writer.token_ids.len() - 1);
+        Ok(writer.finish(end.unwrap_or(Finish::Length), rounds, timings))
+    }
+}
+
+/// Refuses what cannot be done; returns how many tokens the context leaves for the output.
+fn check(loaded: &Loaded, request: &Request) -> Result<usize, EngineError> {
+    let vocab_size = loaded.target.config().vocab_size;
+    let (tokens, context) = (request.prompt.len(), loaded.settings.context);
+    if tokens == 0 {
+        return Err(EngineError::EmptyPrompt);
+    }
+    if let Some(&id) = request.prompt.iter().find(|&&id| id as usize >= vocab_size) {
+        return Err(EngineError::UnknownToken { id, vocab_size });
+    }
+    if tokens >= context {
+        return Err(EngineError::PromptTooLong { tokens, context });
+    }
+    let widest = loaded.drafter.as_ref().map_or(1, |drafter| drafter.block_size());
+    if !(1..=widest).contains(&request.width) {
+        let expected = match &loaded.drafter {
+            Some(_) => format!("2 to {widest}, the drafter's block size"),
+            None => "1, as there is no drafter".to_string(),
+        };
+        return Err(EngineError::Range { what: "the draft width", found: request.width, expected });
+    }
+    Ok(context - tokens)
+}
+
+/// Turns tokens into text and events, and decides where the output ends: the one clip point.
+struct Writer {
+    clip: Clip,
+    reader: Reader,
+    token_ids: Vec<u32>,
+    text: String,
+    reasoning: String,
+}
+
+enum Reader {
+    Ids,
+    Text(Detokenizer),
+    Chat { detokenizer: Detokenizer, scanner: Scanner, events: Vec<ChannelEvent> },
+}
+
+impl Writer {
+    fn new(loaded: &Loaded, request: &Request, room: usize) -> Result<Self, EngineError> {
+        let mut rule = request.stop.clone();
+        rule.max_tokens = Some(rule.max_tokens.map_or(room, |limit| limit.min(room)));
+        if rule.eos.is_empty() {
+            rule.eos = loaded.eos.clone();
+        }
+        let detokenizer = || Ok::<_, EngineError>(Detokenizer::new(Arc::clone(loaded.tokenizer()?), Specials::Drop));
+        let reader = match request.output {
+            Output::Ids if rule.strings.is_empty() => Reader::Ids,
+            Output::Ids => return Err(loaded.without("tokenizer.json", "stop strings need one")),
+            Output::Text => Reader::Text(detokenizer()?),
+            Output::Chat => {
+                let frame = loaded.frame.ok_or_else(|| loaded.without("chat template", "use --raw"))?;
+                Reader::Chat { detokenizer: detokenizer()?, scanner: Scanner::new(frame), events: Vec::new() }
+            }
+        };
+        let (text, reasoning) = Default::default();
+        Ok(Self { clip: Clip::new(rule)?, reader, token_ids: Vec::new(), text, reasoning })
+    }
+
+    /// Takes the next token. `Some` ends the output with it.
+    fn push(&mut self, token: u32, listener: &mut dyn FnMut(Event) -> Flow) -> Result<Option<Finish>, EngineError> {
+        self.token_ids.push(token);
+        let mut tell = Vec::new();
+        let finish = match &mut self.reader {
+            Reader::Ids => self.clip.push(token, "").finish,
+            Reader::Text(detokenizer) => {
+                let clipped = self.clip.push(token, detokenizer.push(token)?);
+                tell.push(Event::Content(clipped.emit));
+                clipped.finish
+            }
+            Reader::Chat { detokenizer, scanner, events } => {
+                let piece = detokenizer.push(token)?;
+                scanner.push(token, piece, events);
+                let mut answer = String::new();
+                let mut closed = false;
+                for event in events.drain(..) {
+                    match event {
+                        ChannelEvent::Content(text) => answer.push_str(&text),
+                        ChannelEvent::Reasoning(text) => tell.push(Event::Reasoning(text)),
+                        ChannelEvent::ToolText { recipient, text } => tell.push(Event::ToolText { recipient, text }),
+                        ChannelEvent::EndMessage { .. } => closed = true,
+                        ChannelEvent::Header { .. } => {}
+                    }
+                }
+                let mut clipped = self.clip.push(token, &answer);
+                // A stop string does not reach over the end of a message.
+                if closed && clipped.finish.is_none() {
+                    clipped.emit.push_str(&self.clip.flush());
+                }
+                tell.push(Event::Content(clipped.emit));
+                clipped.finish
+            }
+        };
+        let mut flow = Flow::Continue;
+        for event in tell {
+            if self.tell(event, listener) == Flow::Cancel {
+                flow = Flow::Cancel;
+            }
+        }
+        Ok(match (finish, flow) {
+            (Some(FinishReason::Stop(_)), _) => Some(Finish::Stop),
+            (Some(FinishReason::Length), _) => {
+                self.flush(listener);
+                Some(Finish::Length)
+            }
+            (None, Flow::Cancel) => {
+                self.flush(listener);
+                Some(Finish::Cancelled)
+            }
+            (None, Flow::Continue) => None,
+        })
+    }
+
+    /// Releases text that was held back for a continuation that does not come.
+    fn flush(&mut self, listener: &mut dyn FnMut(Event) -> Flow) {
+        let mut tell = Vec::new();
+        if let Reader::Chat { scanner, events, .. } = &mut self.reader {
+            scanner.finish(events);
+            for event in events.drain(..) {
+                match event {
+                    ChannelEvent::Content(text) => tell.push(Event::Content(text)),
+                    ChannelEvent::Reasoning(text) => tell.push(Event::Reasoning(text)),
+                    ChannelEvent::ToolText { recipient, text } => tell.push(Event::ToolText { recipient, text }),
+                    _ => {}
+                }
+            }
+        }
+        let held = self.clip.flush();
+        self.tell(Event::Content(held), listener);
+        for event in tell {
+            self.tell(event, listener);
+        }
+    }
+
+    fn tell(&mut self, event: Event, listener: &mut dyn FnMut(Event) -> Flow) -> Flow {
+        match &event {
+            Event::Content(text) | Event::Reasoning(text) | Event::ToolText { text, .. } if text.is_empty() => {
+                return Flow::Continue;
+            }
+            Event::Content(text) => self.text.push_str(text),
+            Event::Reasoning(text) => self.reasoning.push_str(text),
+            _ => {}
+        }
+        listener(event)
+    }
+
+    fn finish(self, finish: Finish, rounds: Vec<RoundRecord>, timings: Timings) -> Generation {
+        let text = (!matches!(self.reader, Reader::Ids)).then_some(self.text);
+        Generation { token_ids: self.token_ids, text, reasoning: self.reasoning, finish, rounds, timings }
+    }
+}

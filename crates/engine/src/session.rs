@@ -1,0 +1,211 @@
+//! One sequence: what is in the cache, and the forward passes that extend it.
+
+use crate::EngineError;
+use crate::engine::{Active, Loaded};
+use crate::sampling::{Chain, DrawError};
+use crate::speculative::{self, Drafter, Round};
+use glimmer_backend::Backend;
+use glimmer_model::muse::TextCache;
+use glimmer_model::observe::{FirstNonFinite, Taps, Unobserved};
+use std::sync::Arc;
+
+/// One mutable timeline over a loaded model: its tokens, their keys and values, and the drafter's context.
+pub struct Session {
+    pub(crate) loaded: Arc<Loaded>,
+    cache: TextCache<Active>,
+    drafter: Option<Box<dyn Drafter<Active>>>,
+    /// Whether the present generation drafts, so that the drafter has to observe.
+    drafting: bool,
+    /// The tokens in the cache.
+    tokens: Vec<u32>,
+}
+
+/// How much of a prompt had to be processed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Prefill {
+    /// Tokens that were in the cache already.
+    pub cached: usize,
+    /// Tokens that were processed.
+    pub new: usize,
+}
+
+impl Session {
+    pub(crate) fn new(loaded: Arc<Loaded>) -> Result<Self, EngineError> {
+        let block = loaded.drafter.as_ref().map_or(1, |drafter| drafter.block_size());
+        // A block is verified whole, also where it reaches over the end of the context.
+        let positions = loaded.settings.context + block - 1;
+        let cache = loaded.target.cache(&loaded.backend, positions, loaded.widest(), loaded.settings.cache)?;
+        let drafter = match &loaded.drafter {
+            Some(drafter) => Some(Arc::clone(drafter).start(&loaded.backend)?),
+            None => None,
+        };
+        Ok(Self { loaded, cache, drafter, drafting: false, tokens: Vec::new() })
+    }
+
+    /// The tokens in the cache.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Brings the cache to the prompt, which may share its beginning with what is there, and returns the logits after the
+    /// prompt's last token. `progress` is told the tokens that are done, and may end the prefill by returning false: then
+    /// there are no logits.
+    pub(crate) fn prefill(
+        &mut self,
+        prompt: &[u32],
+        drafting: bool,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<(Prefill, Option<Vec<f32>>), EngineError> {
+        self.drafting = drafting && self.drafter.is_some();
+        let shared = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        // The last token is processed in any case: its logits are wanted.
+        let kept = self.rewind(shared.min(prompt.len() - 1));
+        let prefill = Prefill { cached: kept, new: prompt.len() - kept };
+        let loaded = Arc::clone(&self.loaded);
+        let chunk = loaded.settings.prefill_chunk;
+        let reach = self.drafter.as_ref().map_or(0, |drafter| drafter.reach());
+        let mut logits = None;
+        while self.tokens.len() < prompt.len() {
+            let start = self.tokens.len();
+            if !progress(start, prompt.len()) {
+                return Ok((prefill, None));
+            }
+            let end = prompt.len().min(start + chunk);
+            let wanted = self.drafting && end + reach > prompt.len();
+            let rows = if end == prompt.len() { end - start - 1..end - start } else { 0..0 };
+            let out = self.forward(&prompt[start..end], rows, wanted);
+            if let Some(states) = &out.states {
+                self.observe(states, start);
+            }
+            logits = Some(out.logits);
+        }
+        progress(prompt.len(), prompt.len());
+        Ok((prefill, logits))
+    }
+
+    /// One round from `anchor`, the newest token, which is not in the cache yet: `width - 1` proposals, one pass over all rows, and
+    /// the draws. The cache ends up with the anchor and the accepted proposals.
+    pub(crate) fn round(&mut self, anchor: u32, width: usize, chain: &mut Chain) -> Result<Round, EngineError> {
+        let loaded = Arc::clone(&self.loaded);
+        let position = self.tokens.len();
+        let proposals = match &mut self.drafter {
+            Some(drafter) if width > 1 => {
+                drafter
+                    .draft(&loaded.backend, &loaded.target, anchor, position, width, chain)
+                    .map_err(|e| EngineError::Drafter { position: e.position, cause: e.cause })?
+                    .tokens
+            }
+            _ => Vec::new(),
+        };
+        let mut rows = vec![anchor];
+        rows.extend(&proposals);
+        let out = self.forward(&rows, 0..rows.len(), self.drafting);
+        let tokens = match speculative::fold(chain, &out.logits, &proposals, position) {
+            Ok(tokens) => tokens,
+            Err((row, cause)) => return Err(self.explain(position, &rows, row, cause)),
+        };
+        let verified = tokens.len(); // the anchor and the accepted proposals
+        self.rewind(position + verified);
+        if let Some(states) = &out.states {
+            self.observe(&loaded.backend.rows(states, 0..verified), position);
+        }
+        Ok(Round { width: rows.len(), proposals, accepted: verified - 1, tokens })
+    }
+
+    /// Draws the token after the prompt.
+    pub(crate) fn draw_first(&mut self, logits: &[f32], chain: &mut Chain) -> Result<u32, EngineError> {
+        let position = self.tokens.len();
+        match chain.draw(logits, position as u64) {
+            Ok(token) => {
+                chain.accept(token);
+                Ok(token)
+            }
+            Err(cause) => {
+                let last = self.tokens[position - 1];
+                Err(self.explain(position - 1, &[last], 0, cause))
+            }
+        }
+    }
+
+    /// Cuts the sequence back to at most `len` tokens and returns how many it kept: `len`, or 0 where the windows before
+    /// it are gone.
+    pub fn rewind(&mut self, len: usize) -> usize {
+        let len = match self.cache.truncate(len.min(self.tokens.len())) {
+            Ok(()) => len.min(self.tokens.len()),
+            Err(_) => {
+                self.reset();
+                0
+            }
+        };
+        self.tokens.truncate(len);
+        if let Some(drafter) = &mut self.drafter {
+            drafter.truncate(len);
+        }
+        len
+    }
+
+    /// Forgets the sequence.
+    pub fn reset(&mut self) {
+        // An empty cache is always within reach.
+        let _ = self.cache.truncate(0);
+        self.tokens.clear();
+        if let Some(drafter) = &mut self.drafter {
+            drafter.reset();
+        }
+    }
+
+    fn observe(&mut self, states: &<Active as Backend>::Tensor, position: usize) {
+        if let Some(drafter) = &mut self.drafter {
+            drafter.observe(&self.loaded.backend, states, position);
+        }
+    }
+
+    fn forward(&mut self, ids: &[u32], logits_of: std::ops::Range<usize>, tap: bool) -> Out {
+        let loaded = &self.loaded;
+        let (b, target) = (&loaded.backend, &loaded.target);
+        let (x, states) = match &self.drafter {
+            Some(drafter) if tap => {
+                let mut taps = Taps::new(drafter.taps());
+                let x = target.forward(b, &mut self.cache, ids, &mut taps);
+                (x, Some(taps.concat(b)))
+            }
+            _ => (target.forward(b, &mut self.cache, ids, &mut Unobserved), None),
+        };
+        self.tokens.extend(ids);
+        let logits = match logits_of.is_empty() {
+            true => Vec::new(),
+            false => b.read(&target.logits(b, &x, logits_of, &mut Unobserved)),
+        };
+        Out { logits, states }
+    }
+
+    /// Turns a failed draw into an error. Where the logits are not finite, the pass is repeated with every layer's output
+    /// read, to name the first bad layer; afterwards the sequence is forgotten.
+    fn explain(&mut self, position: usize, rows: &[u32], row: usize, cause: DrawError) -> EngineError {
+        let error = match cause {
+            DrawError::NonFinite { .. } => {
+                let mut found = FirstNonFinite::default();
+                if self.rewind(position) == position {
+                    let loaded = Arc::clone(&self.loaded);
+                    loaded.target.forward(&loaded.backend, &mut self.cache, rows, &mut found);
+                }
+                match found.found {
+                    Some((layer, row)) => EngineError::NonFinite {
+                        position: position + row,
+                        place: layer.map_or("in the embedding".into(), |layer| format!("first after layer {layer}")),
+                    },
+                    None => EngineError::NonFinite { position: position + row, place: "in the logits".into() },
+                }
+            }
+            cause => EngineError::Draw { position: position + row + 1, cause },
+        };
+        self.reset();
+        error
+    }
+}
+
+/// What a pass gives.
+struct Out {
+    logits: Vec<f32>,
+    states: Option<<Active as Backend>::Tensor>,
+}

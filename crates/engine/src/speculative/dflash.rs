@@ -1,0 +1,105 @@
+//! DFlash v1 as a [`Drafter`].
+
+use super::{Draft, DraftError, Drafter, DrafterModel};
+use crate::sampling::Chain;
+use glimmer_backend::Backend;
+use glimmer_checkpoint::Checkpoint;
+use glimmer_model::ModelError;
+use glimmer_model::dflash::{DFlashConfig, DFlashV1, DFlashV1Context};
+use glimmer_model::muse::{MuseText, TextConfig};
+use glimmer_model::observe::Unobserved;
+use std::sync::Arc;
+
+/// The weights.
+pub struct DFlash<B: Backend> {
+    model: DFlashV1<B>,
+}
+
+impl<B: Backend> DFlash<B> {
+    pub fn load(
+        backend: &B,
+        checkpoint: &Checkpoint,
+        target: &TextConfig,
+        target_label: &str,
+    ) -> Result<Self, ModelError> {
+        let config = DFlashConfig::bind(checkpoint, target, target_label)?;
+        Ok(Self { model: DFlashV1::load(backend, checkpoint, config)? })
+    }
+}
+
+impl<B: Backend> DrafterModel<B> for DFlash<B> {
+    fn kind(&self) -> &'static str {
+        "dflash"
+    }
+
+    fn block_size(&self) -> usize {
+        self.model.config().block_size
+    }
+
+    fn start(self: Arc<Self>, backend: &B) -> Result<Box<dyn Drafter<B>>, ModelError> {
+        let context = self.model.context(backend)?;
+        Ok(Box::new(DFlashDrafter { weights: self, context }))
+    }
+}
+
+/// The weights with the context of one sequence.
+struct DFlashDrafter<B: Backend> {
+    weights: Arc<DFlash<B>>,
+    context: DFlashV1Context<B>,
+}
+
+impl<B: Backend> Drafter<B> for DFlashDrafter<B> {
+    fn taps(&self) -> &[usize] {
+        &self.weights.model.config().target_layer_ids
+    }
+
+    fn reach(&self) -> usize {
+        let config = self.weights.model.config();
+        config.sliding_window + config.block_size
+    }
+
+    fn observe(&mut self, backend: &B, states: &B::Tensor, position: usize) {
+        self.weights.model.observe(backend, &mut self.context, states, position, &mut Unobserved);
+    }
+
+    fn draft(
+        &mut self,
+        b: &B,
+        target: &MuseText<B>,
+        anchor: u32,
+        position: usize,
+        width: usize,
+        chain: &mut Chain,
+    ) -> Result<Draft, DraftError> {
+        let model = &self.weights.model;
+        debug_assert_eq!(self.context.end(), position, "the anchor follows what was observed");
+        let mut block = vec![model.config().mask_token_id; width];
+        block[0] = anchor;
+        let hidden = model.draft(b, &mut self.context, target.embed_raw(b, &block), &mut Unobserved);
+        let logits = target.bare_logits(b, &b.rows(&hidden, 1..width));
+        let config = target.config();
+        // Bare logits are several times too hot for anything but an argmax.
+        let logits = match chain.is_plain_argmax() {
+            true => logits,
+            false => b.softcap(logits, config.output_multiplier, config.final_logit_softcapping),
+        };
+        let mut draft = Draft::default();
+        for (row, logits) in b.read(&logits).chunks_exact(config.vocab_size).enumerate() {
+            let position = position + 1 + row;
+            let proposal = chain
+                .propose(logits, position as u64, &draft.tokens)
+                .map_err(|cause| DraftError { position, cause })?;
+            draft.tokens.push(proposal.token);
+            draft.confidence.push(proposal.probability);
+        }
+        Ok(draft)
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.context.truncate(len);
+    }
+
+    fn reset(&mut self) {
+        self.context.reset();
+    }
+}
