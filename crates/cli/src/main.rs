@@ -1,2 +1,53 @@
-//! The glimmer command.
-fn main() {}
+//! The `glimmer` command: what was typed ([`args`]), what it means ([`plan`]), and doing it.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod conversation;
+mod failure;
+mod flags;
+mod inspect;
+mod output;
+mod plan;
+mod printer;
+mod progress;
+mod prompt;
+mod repl;
+mod run;
+mod signals;
+mod terminal;
+
+use args::{Cli, Command};
+use clap::CommandFactory;
+use failure::Outcome;
+use plan::Surroundings;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    failure::report_panics();
+    match perform() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn perform() -> Outcome {
+    let Some(cli) = args::parse(std::env::args_os())? else { return Ok(()) };
+    let around = Surroundings::look();
+    match cli.command {
+        Command::Run(args) => {
+            let interrupt = signals::install()?;
+            run::run(&plan::run(*args, &around, plan::Manner::MayInteract)?, &around, &interrupt)
+        }
+        Command::Generate(args) => {
+            let interrupt = signals::install()?;
+            run::run(&plan::run(*args, &around, plan::Manner::OneShot)?, &around, &interrupt)
+        }
+        Command::Inspect(args) => inspect::inspect(&plan::inspect(args)?),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "glimmer", &mut script);
+            terminal::print(&String::from_utf8_lossy(&script))
+        }
+    }
+}

@@ -312,7 +312,7 @@ fn generation_config(checkpoint: &Checkpoint, config: &MuseConfig) -> Result<(Sa
     Ok((sampling, eos))
 }
 
-fn context(options: &EngineOptions, config: &MuseConfig) -> Result<usize, EngineError> {
+pub(crate) fn context(options: &EngineOptions, config: &MuseConfig) -> Result<usize, EngineError> {
     let limit = config.text.max_position_embeddings;
     match options.context {
         None => Ok(limit),
@@ -324,7 +324,7 @@ fn context(options: &EngineOptions, config: &MuseConfig) -> Result<usize, Engine
     }
 }
 
-fn cache_types(options: &EngineOptions, checkpoint: &Checkpoint) -> KvTypes {
+pub(crate) fn cache_types(options: &EngineOptions, checkpoint: &Checkpoint) -> KvTypes {
     let wide = options.target == Source::Nano
         || checkpoint.tensor("lm_head.weight").is_some_and(|t| t.encoding == Encoding::Dense(FloatType::F32));
     let keys = options.cache_keys.unwrap_or(if wide { KvType::F32 } else { KvType::F16 });

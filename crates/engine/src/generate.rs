@@ -47,6 +47,8 @@ pub enum Event {
         /// Of so many.
         total: usize,
     },
+    /// The next token of the output, before any text that it completes.
+    Token(u32),
     /// More of the model's reasoning.
     Reasoning(String),
     /// More of the answer.
@@ -171,7 +173,7 @@ impl Session {
         let mut anchor = first;
         while end.is_none() {
             let round = self.round(anchor, request.width, &mut chain)?;
-            let Round { width, proposals, accepted, tokens } = round;
+            let Round { width, proposals, accepted, tokens, .. } = round;
             let mut emitted = 0;
             for token in tokens {
                 emitted += 1;
@@ -283,7 +285,7 @@ impl Writer {
                 clipped.finish
             }
         };
-        let mut flow = Flow::Continue;
+        let mut flow = listener(Event::Token(token));
         for event in tell {
             if self.tell(event, listener) == Flow::Cancel {
                 flow = Flow::Cancel;

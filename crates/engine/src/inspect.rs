@@ -1,12 +1,12 @@
 //! What a checkpoint is and what it needs, from its headers alone.
 
-use crate::EngineError;
-use crate::source::Source;
 use crate::speculative;
+use crate::{EngineError, EngineOptions, engine};
 use glimmer_backend::KvTypes;
 use glimmer_checkpoint::Checkpoint;
 use glimmer_model::dflash::DFlashConfig;
-use glimmer_model::kv_cache::{Span, positions_needed};
+pub use glimmer_model::kv_cache::Span;
+use glimmer_model::kv_cache::positions_needed;
 use glimmer_model::muse::{self, MuseConfig, TextConfig, VisionConfig};
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub enum Part {
     /// The model that decides.
     Target {
         /// Its text tower.
-        text: TextConfig,
+        text: Box<TextConfig>,
         /// Whether it brings a tokenizer.
         tokenizer: bool,
         /// Whether it brings a chat template.
@@ -46,8 +46,12 @@ pub enum Part {
         weight_bytes: u64,
         /// Bytes of caches.
         cache: CacheSizes,
+        /// How keys and values would be stored.
+        cache_types: KvTypes,
         /// The drafter that was asked about: its label and whether, or why not, it fits.
         drafter: Option<(String, Result<DFlashConfig, String>)>,
+        /// Bytes of its weights.
+        drafter_bytes: u64,
     },
     /// A model that proposes.
     Drafter,
@@ -86,44 +90,33 @@ impl CacheSizes {
     }
 }
 
-/// Looks at a checkpoint without reading a weight. `context` and the cache types are what memory is computed for; the
-/// drafter, if one is given, is checked against the target.
-pub fn inspect(
-    source: &Source,
-    drafter: Option<&Source>,
-    context: Option<usize>,
-    types: KvTypes,
-    prefill_chunk: usize,
-) -> Result<Report, EngineError> {
-    let checkpoint = source.open_target()?;
+/// Looks at a checkpoint without reading a weight: what would be loaded with these options, and what memory it would
+/// take. The drafter, if one is given, is checked against the target.
+pub fn inspect(options: &EngineOptions) -> Result<Report, EngineError> {
+    let checkpoint = options.target.open_target()?;
     let architecture = speculative::architecture(&checkpoint).unwrap_or_else(|_| "unnamed".to_string());
     let part = if checkpoint.fields().opt_str("model_type")? == Some("muse_glimmer_assistant") {
         Part::Drafter
     } else {
         let config = MuseConfig::from_checkpoint(&checkpoint)?;
         muse::account(&checkpoint, &config)?;
-        let limit = config.text.max_position_embeddings;
-        let context = context.unwrap_or(limit);
-        if !(2..=limit).contains(&context) {
-            let expected = format!("2 to {limit}, the model's limit");
-            return Err(EngineError::Range { what: "the context size", found: context, expected });
-        }
-        let drafter = match drafter {
-            None => None,
-            Some(source) => {
-                let drafter = source.open_drafter()?;
-                let fit = check_drafter(&drafter, &config, checkpoint.label()).map_err(|e| e.to_string());
-                Some((drafter.label().to_string(), fit))
-            }
-        };
+        let context = engine::context(options, &config)?;
+        let cache_types = engine::cache_types(options, &checkpoint);
+        let opened = options.drafter.as_ref().map(|source| source.open_drafter()).transpose()?;
+        let drafter = opened.as_ref().map(|drafter| {
+            let fit = check_drafter(drafter, &config, checkpoint.label()).map_err(|e| e.to_string());
+            (drafter.label().to_string(), fit)
+        });
         Part::Target {
             tokenizer: checkpoint.file("tokenizer.json")?.is_some(),
             chat_template: checkpoint.file("chat_template.jinja")?.is_some()
                 || checkpoint.json("tokenizer_config.json")?.is_some_and(|c| c.contains_key("chat_template")),
             weight_bytes: text_bytes(&checkpoint),
-            cache: CacheSizes::of(&config.text, context, prefill_chunk, types),
-            text: config.text,
+            cache: CacheSizes::of(&config.text, context, options.prefill_chunk, cache_types),
+            cache_types,
+            text: Box::new(config.text),
             drafter,
+            drafter_bytes: opened.as_ref().map_or(0, text_bytes),
         }
     };
     let elements = |t: &glimmer_checkpoint::TensorInfo| t.shape.iter().map(|&d| d as u64).product::<u64>();

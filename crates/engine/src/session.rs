@@ -49,8 +49,13 @@ impl Session {
 
     /// Brings the cache to the prompt, which may share its beginning with what is there, and returns the logits after the
     /// prompt's last token. `progress` is told the tokens that are done, and may end the prefill by returning false: then
-    /// there are no logits.
-    pub(crate) fn prefill(
+    /// there are no logits. With `drafting` the drafter observes what it will need.
+    ///
+    /// [`Session::generate`] is made of this, [`draw_first`](Self::draw_first) and [`round`](Self::round).
+    ///
+    /// # Panics
+    /// If the prompt is empty, or longer than the context.
+    pub fn prefill(
         &mut self,
         prompt: &[u32],
         drafting: bool,
@@ -85,7 +90,10 @@ impl Session {
 
     /// One round from `anchor`, the newest token, which is not in the cache yet: `width - 1` proposals, one pass over all rows, and
     /// the draws. The cache ends up with the anchor and the accepted proposals.
-    pub(crate) fn round(&mut self, anchor: u32, width: usize, chain: &mut Chain) -> Result<Round, EngineError> {
+    ///
+    /// # Panics
+    /// If the width is larger than the drafter's block, or the context is full.
+    pub fn round(&mut self, anchor: u32, width: usize, chain: &mut Chain) -> Result<Round, EngineError> {
         let loaded = Arc::clone(&self.loaded);
         let position = self.tokens.len();
         let proposals = match &mut self.drafter {
@@ -109,11 +117,11 @@ impl Session {
         if let Some(states) = &out.states {
             self.observe(&loaded.backend.rows(states, 0..verified), position);
         }
-        Ok(Round { width: rows.len(), proposals, accepted: verified - 1, tokens })
+        Ok(Round { width: rows.len(), proposals, accepted: verified - 1, tokens, logits: out.logits })
     }
 
-    /// Draws the token after the prompt.
-    pub(crate) fn draw_first(&mut self, logits: &[f32], chain: &mut Chain) -> Result<u32, EngineError> {
+    /// Draws the token after the prompt from the logits that [`prefill`](Self::prefill) gave.
+    pub fn draw_first(&mut self, logits: &[f32], chain: &mut Chain) -> Result<u32, EngineError> {
         let position = self.tokens.len();
         match chain.draw(logits, position as u64) {
             Ok(token) => {

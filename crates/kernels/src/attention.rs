@@ -11,7 +11,7 @@
 //! serves every query head of its group.
 
 use crate::dispatch::Kernels;
-use crate::lanes::{Element, F32, LANES, Lanes, load_padded};
+use crate::lanes::{Element, LANES, Lanes};
 use crate::pool::{Pool, Shared};
 use crate::vmath;
 use std::ops::Range;
@@ -346,17 +346,16 @@ pub(crate) fn merge<L: Lanes>(l: L, merged: &mut Partial, later: &Partial) {
     for head in 0..merged.sum.len() {
         // `later` second, so that a NaN stays; which maximum is taken does not matter otherwise.
         let max = if merged.max[head] > later.max[head] { merged.max[head] } else { later.max[head] };
-        let shrink = |by: f32| vmath::exp(l, l.splat(by - max));
-        let (old, new) = (shrink(merged.max[head]), shrink(later.max[head]));
+        let old = vmath::exp(l, l.splat(merged.max[head] - max));
+        let new = vmath::exp(l, l.splat(later.max[head] - max));
         let values = head * stride..(head + 1) * stride;
         let (to, _) = merged.values[values.clone()].as_chunks_mut::<LANES>();
         let (from, _) = later.values[values].as_chunks::<LANES>();
         for (to, from) in to.iter_mut().zip(from) {
             l.store(l.fma(l.load(to), old, l.mul(l.load(from), new)), to);
         }
-        let sum = |x: f32| load_padded::<L, F32>(l, &[x]);
         let mut lanes = [0.0; LANES];
-        l.store(l.fma(sum(merged.sum[head]), old, l.mul(sum(later.sum[head]), new)), &mut lanes);
+        l.store(l.fma(l.splat(merged.sum[head]), old, l.mul(l.splat(later.sum[head]), new)), &mut lanes);
         merged.sum[head] = lanes[0];
         merged.max[head] = max;
     }

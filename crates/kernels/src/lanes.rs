@@ -127,32 +127,44 @@ pub fn load_padded<L: Lanes, E: Element>(lanes: L, from: &[E::Bits]) -> L::V {
     E::load(lanes, &padded)
 }
 
-/// Applies `f` to each vector of `xs` in place; the tail goes through a zero-padded vector.
-#[inline(always)]
-pub fn map_in_place<L: Lanes>(lanes: L, xs: &mut [f32], f: impl Fn(L::V) -> L::V) {
-    let (chunks, tail) = xs.as_chunks_mut::<LANES>();
-    for chunk in chunks {
-        lanes.store(f(lanes.load(chunk)), chunk);
-    }
-    if !tail.is_empty() {
-        let mut padded = [0.0; LANES];
-        lanes.store(f(load_padded::<L, F32>(lanes, tail)), &mut padded);
-        tail.copy_from_slice(&padded[..tail.len()]);
-    }
+/// Replaces each vector `x` of a slice by an expression of it; the tail goes through a zero-padded vector.
+///
+/// A macro and not a function of a closure: a closure that is not inlined would be compiled without the
+/// instruction set's features.
+macro_rules! map_lanes {
+    ($lanes:expr, $xs:expr, $x:ident => $value:expr) => {{
+        let (chunks, tail) = $xs.as_chunks_mut::<{ $crate::lanes::LANES }>();
+        for chunk in chunks {
+            let $x = $lanes.load(chunk);
+            $lanes.store($value, chunk);
+        }
+        if !tail.is_empty() {
+            let mut padded = [0.0; $crate::lanes::LANES];
+            let $x = $crate::lanes::load_padded::<_, $crate::lanes::F32>($lanes, tail);
+            $lanes.store($value, &mut padded);
+            tail.copy_from_slice(&padded[..tail.len()]);
+        }
+    }};
 }
 
-/// Applies `f` to each pair of vectors of `xs` and `ys`, results to `xs`; tails are zero-padded.
-#[inline(always)]
-pub fn zip_in_place<L: Lanes>(lanes: L, xs: &mut [f32], ys: &[f32], f: impl Fn(L::V, L::V) -> L::V) {
-    assert_eq!(xs.len(), ys.len());
-    let (xs, x_tail) = xs.as_chunks_mut::<LANES>();
-    let (ys, y_tail) = ys.as_chunks::<LANES>();
-    for (x, y) in xs.iter_mut().zip(ys) {
-        lanes.store(f(lanes.load(x), lanes.load(y)), x);
-    }
-    if !x_tail.is_empty() {
-        let mut padded = [0.0; LANES];
-        lanes.store(f(load_padded::<L, F32>(lanes, x_tail), load_padded::<L, F32>(lanes, y_tail)), &mut padded);
-        x_tail.copy_from_slice(&padded[..x_tail.len()]);
-    }
+/// Replaces each vector `x` of a slice by an expression of it and of the vector `y` of another; tails are zero-padded.
+macro_rules! zip_lanes {
+    ($lanes:expr, $xs:expr, $ys:expr, ($x:ident, $y:ident) => $value:expr) => {{
+        assert_eq!($xs.len(), $ys.len());
+        let (xs, x_tail) = $xs.as_chunks_mut::<{ $crate::lanes::LANES }>();
+        let (ys, y_tail) = $ys.as_chunks::<{ $crate::lanes::LANES }>();
+        for (chunk, y) in xs.iter_mut().zip(ys) {
+            let ($x, $y) = ($lanes.load(chunk), $lanes.load(y));
+            $lanes.store($value, chunk);
+        }
+        if !x_tail.is_empty() {
+            let mut padded = [0.0; $crate::lanes::LANES];
+            let $x = $crate::lanes::load_padded::<_, $crate::lanes::F32>($lanes, x_tail);
+            let $y = $crate::lanes::load_padded::<_, $crate::lanes::F32>($lanes, y_tail);
+            $lanes.store($value, &mut padded);
+            x_tail.copy_from_slice(&padded[..x_tail.len()]);
+        }
+    }};
 }
+
+pub(crate) use {map_lanes, zip_lanes};

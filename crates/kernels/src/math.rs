@@ -56,7 +56,7 @@ pub fn exp(x: f64) -> f64 {
     let r = (x - k * LN2_HI) - k * LN2_LO; // |r| <= ln(2) / 2
     let mut p = 1.0;
     for n in (1..15).rev() {
-        p = 1.0 + p * r / n as f64;
+        p = 1.0 + p * (r * (1.0 / n as f64));
     }
     // Two factors, so that results near the subnormal range are scaled only once into it.
     let k = k as i32;

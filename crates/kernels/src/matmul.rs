@@ -4,7 +4,7 @@
 //! accumulator k mod 16 by fused multiply-add, ascending, the tail zero-padded, and the sixteen are summed by halves.
 
 use crate::dispatch::Kernels;
-use crate::lanes::{Element, LANES, Lanes, load_padded};
+use crate::lanes::{Element, F32, LANES, Lanes, load_padded};
 use crate::pool::{Pool, Shared};
 
 /// A dense weight matrix (outs, k), row-major.
@@ -120,11 +120,14 @@ fn block<L: Lanes, E: Element, const R: usize, const O: usize>(
     w: [&[E::Bits]; O],
 ) -> [[f32; O]; R] {
     let chunks = x[0].len() / LANES;
+    let mut acc = [[l.splat(0.0); O]; R];
+    let mut wide = [l.splat(0.0); O];
     let xs = x.map(|x| &x.as_chunks::<LANES>().0[..chunks]);
     let ws = w.map(|w| &w.as_chunks::<LANES>().0[..chunks]);
-    let mut acc = [[l.splat(0.0); O]; R];
     for c in 0..chunks {
-        let wide = ws.map(|w| E::load(l, &w[c]));
+        for o in 0..O {
+            wide[o] = E::load(l, &ws[o][c]);
+        }
         for r in 0..R {
             let v = l.load(&xs[r][c]);
             for o in 0..O {
@@ -133,13 +136,21 @@ fn block<L: Lanes, E: Element, const R: usize, const O: usize>(
         }
     }
     if !x[0].len().is_multiple_of(LANES) {
-        let wide = w.map(|w| load_padded::<L, E>(l, &w[chunks * LANES..]));
+        for o in 0..O {
+            wide[o] = load_padded::<L, E>(l, &w[o][chunks * LANES..]);
+        }
         for r in 0..R {
-            let v = load_padded::<L, crate::lanes::F32>(l, &x[r][chunks * LANES..]);
+            let v = load_padded::<L, F32>(l, &x[r][chunks * LANES..]);
             for o in 0..O {
                 acc[r][o] = l.fma(v, wide[o], acc[r][o]);
             }
         }
     }
-    acc.map(|row| row.map(|v| l.sum(v)))
+    let mut sums = [[0.0; O]; R];
+    for r in 0..R {
+        for o in 0..O {
+            sums[r][o] = l.sum(acc[r][o]);
+        }
+    }
+    sums
 }

@@ -1,6 +1,6 @@
 //! Root mean square normalisation of one row.
 
-use crate::lanes::{F32, LANES, Lanes, load_padded, map_in_place, zip_in_place};
+use crate::lanes::{F32, LANES, Lanes, load_padded, map_lanes, zip_lanes};
 
 /// x = x / sqrt(mean(x^2) + eps) * weight * scale, in f32; no `weight` means ones.
 ///
@@ -20,11 +20,11 @@ pub(crate) fn rms_norm<L: Lanes>(l: L, x: &mut [f32], weight: Option<&[f32]>, ep
     let mean = l.sum(squares) / x.len() as f32;
     let inverse = l.splat(1.0 / (mean + eps).sqrt());
     match weight {
-        Some(weight) => zip_in_place(l, x, weight, |x, w| l.mul(l.mul(x, inverse), w)),
-        None => map_in_place(l, x, |x| l.mul(x, inverse)),
+        Some(weight) => zip_lanes!(l, x, weight, (x, w) => l.mul(l.mul(x, inverse), w)),
+        None => map_lanes!(l, x, x => l.mul(x, inverse)),
     }
     if scale != 1.0 {
         let scale = l.splat(scale);
-        map_in_place(l, x, |x| l.mul(x, scale));
+        map_lanes!(l, x, x => l.mul(x, scale));
     }
 }

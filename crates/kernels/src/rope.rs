@@ -54,7 +54,8 @@ pub(crate) fn rotate<L: Lanes>(l: L, x: &mut [f32], cos: &[f32], sin: &[f32]) {
         let (first, second) = head.split_at_mut(cos.len());
         let halves = first.chunks_mut(LANES).zip(second.chunks_mut(LANES));
         for ((a, b), (cos, sin)) in halves.zip(cos.chunks(LANES).zip(sin.chunks(LANES))) {
-            let [va, vb, c, s] = [&*a, &*b, cos, sin].map(|part| load_padded::<L, F32>(l, part));
+            let (va, vb) = (load_padded::<L, F32>(l, a), load_padded::<L, F32>(l, b));
+            let (c, s) = (load_padded::<L, F32>(l, cos), load_padded::<L, F32>(l, sin));
             let (mut turned_a, mut turned_b) = ([0.0; LANES], [0.0; LANES]);
             l.store(l.sub(l.mul(va, c), l.mul(vb, s)), &mut turned_a);
             l.store(l.add(l.mul(vb, c), l.mul(va, s)), &mut turned_b);

@@ -289,17 +289,20 @@ fn read_header(text: &str, started: bool) -> Reading<'_> {
         Some(rest) => (true, rest),
         None => (false, text),
     };
-    let body = if started { after_role } else { text };
+    let no_header = match (started, role) {
+        (true, true) => Reading::Body(after_role),
+        (true, false) => Reading::OtherRole,
+        (false, _) => Reading::Body(text),
+    };
     let target = after_role.trim_start();
     let name = match target.strip_prefix("to=") {
         Some(name) => name.trim_end(),
         None if "to=".starts_with(target) => "",
-        None if started && !role => return Reading::OtherRole,
-        None => return Reading::Body(body),
+        None => return no_header,
     };
-    let blanks = text.len() - name.len() > 64;
+    let blanks = text.len() - name.len() > LONGEST_NAME;
     if blanks || name.len() > LONGEST_NAME || name.contains(char::is_whitespace) {
-        return Reading::Body(body);
+        return no_header;
     }
     Reading::Header(name)
 }

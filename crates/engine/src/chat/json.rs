@@ -180,7 +180,7 @@ fn python_float(float: f64) -> String {
     let text = format!("{float:e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     match exponent.parse::<i32>() {
-        Ok(exponent) if exponent < -4 || exponent >= 16 => {
+        Ok(exponent) if !(-4..16).contains(&exponent) => {
             let sign = if exponent < 0 { '-' } else { '+' };
             format!("{mantissa}e{sign}{:02}", exponent.abs())
         }

@@ -93,9 +93,11 @@ pub struct ChatTemplate {
 }
 
 /// Steps for a template's own work. A step is one instruction, or 64 bytes of text made.
-const BASE_STEPS: u64 = 10_000_000;
+const BASE_STEPS: u64 = 2_000_000;
 /// No conversation gets more than this: seconds, and not minutes.
-const MAX_STEPS: u64 = 500_000_000;
+const MAX_STEPS: u64 = 200_000_000;
+/// Real templates have a third of this at most, and compiling is not linear.
+const MAX_SOURCE: usize = 64 << 10;
 
 const NAME: &str = "template";
 
@@ -103,15 +105,22 @@ impl ChatTemplate {
     /// Compiles `source` as Hugging Face's Jinja; `label` names it in errors. The control tokens are the tokenizer's.
     pub fn new(source: &str, label: impl Into<String>, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
         let label = label.into();
+        let malformed = |reason: String| TemplateError::Malformed { label: label.clone(), reason };
+        if source.len() > MAX_SOURCE {
+            return Err(malformed(format!("{} bytes are too many for a template", source.len())));
+        }
         let marker = Marker::new(tokenizer);
         let (source, composes) = marker.mark(source);
-        let malformed =
-            |e: minijinja::Error| TemplateError::Malformed { reason: marker.unmark(&reason(&e)), label: label.clone() };
-        let mut environment = environment().map_err(malformed)?;
-        for (name, literal) in tokenizer.named_specials() {
-            environment.add_global(name.to_string(), marker.mark(literal).0);
-        }
-        environment.add_template_owned(NAME, without_generation_tags(&source)).map_err(malformed)?;
+        let compile = || {
+            let mut environment = environment()?;
+            for (name, literal) in tokenizer.named_specials() {
+                environment.add_global(name.to_string(), marker.mark(literal).0);
+            }
+            environment.add_template_owned(NAME, without_generation_tags(&source))?;
+            Ok(environment)
+        };
+        let environment = on_large_stack(compile).ok_or_else(|| malformed(NO_THREAD.to_string()))?;
+        let environment = environment.map_err(|e: minijinja::Error| malformed(marker.unmark(&reason(&e))))?;
         Ok(Self { environment, label, marker, composes })
     }
 
@@ -154,7 +163,8 @@ impl ChatTemplate {
 
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(steps));
-        let rendered = environment.get_template(NAME).and_then(|template| template.render(variables));
+        let render = || environment.get_template(NAME).and_then(|template| template.render(variables));
+        let rendered = on_large_stack(render).ok_or_else(|| self.failed(NO_THREAD))?;
         let rendered = rendered.map_err(|e| self.failure(&e, steps))?;
         let segments = self.marker.split(&rendered).ok_or_else(|| self.failed("the template cut a control token"))?;
         if self.composes {
@@ -243,6 +253,16 @@ impl ChatTemplate {
 #[derive(Debug, Error)]
 #[error("{0}")]
 struct Raised(String);
+
+/// The template engine recurses once per operator in a chain, and to print, compare and drop nested values, without a
+/// bound of its own. What a source of the greatest size and the base steps can nest fits in this stack, of which only
+/// the part that is used becomes memory.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    let large = std::thread::Builder::new().name("template".into()).stack_size(1 << 30);
+    std::thread::scope(|scope| large.spawn_scoped(scope, work).ok()?.join().ok())
+}
+
+const NO_THREAD: &str = "the thread that works on the template did not start or failed";
 
 /// Jinja as transformers sets it up.
 fn environment() -> Result<Environment<'static>, minijinja::Error> {

@@ -13,6 +13,8 @@ pub struct Round {
     pub accepted: usize,
     /// What the target drew: the accepted proposals and one token more.
     pub tokens: Vec<u32>,
+    /// The target's logits (width, vocab), before any processor.
+    pub logits: Vec<f32>,
 }
 
 /// Draws from the verified rows, first to last, as long as the next row's input was drawn: `logits` holds a row after the

@@ -31,25 +31,28 @@ pub(super) fn read(bytes: &[u8], label: String) -> Result<Tokenizer, TokenizerEr
     file.check_decoder(root.get("decoder").unwrap_or(&Value::Null))?;
     let known_pattern = file.check_pre_tokenizer(root.get("pre_tokenizer").unwrap_or(&Value::Null))?;
 
-    let vocab = file.vocab(model)?;
-    let merges = file.merges(model, &vocab)?;
+    let mut vocab = file.vocab(model)?;
     let added = file.added_tokens(root.get("added_tokens").unwrap_or(&Value::Null))?;
     let tokens = file.tokens(&vocab, &added)?;
-
-    let vocab: Vocab = vocab.into_iter().collect();
-    let ignore_merges = model.get("ignore_merges").and_then(Value::as_bool).unwrap_or(false);
-    let bpe = BPE::builder().vocab_and_merges(vocab, merges).ignore_merges(ignore_merges).build();
-    let mut inner = tokenizers::Tokenizer::new(bpe.map_err(|e| file.malformed(e))?);
-    let pre_tokenizer: PreTokenizerWrapper =
-        serde_json::from_value(root["pre_tokenizer"].clone()).map_err(|e| file.malformed(e))?;
-    inner.with_pre_tokenizer(Some(pre_tokenizer));
-    inner.add_tokens(added.iter().map(|(_, token)| token.clone())).map_err(|e| file.malformed(e))?;
-    inner.set_encode_special_tokens(true);
+    // The library looks for added tokens in text. It never hears of the special ones, and finds the ids of others in the
+    // vocabulary instead of counting its own.
     for (id, token) in &added {
-        if inner.token_to_id(&token.content) != Some(*id) {
-            return Err(file.malformed(format!("added token `{}` cannot have the id {id}", token.content)));
+        if token.special {
+            vocab.remove(&token.content);
+        } else {
+            vocab.insert(token.content.clone(), *id);
         }
     }
+    let merges = file.merges(model, &vocab)?;
+    let ignore_merges = model.get("ignore_merges").and_then(Value::as_bool).unwrap_or(false);
+    let vocab: Vocab = vocab.into_iter().collect();
+    let bpe = BPE::builder().vocab_and_merges(vocab, merges).ignore_merges(ignore_merges).build();
+    let mut inner = tokenizers::Tokenizer::new(bpe.map_err(|e| file.malformed(e))?);
+    let pre_tokenizer = root.get("pre_tokenizer").cloned().unwrap_or_default();
+    let pre_tokenizer: PreTokenizerWrapper = serde_json::from_value(pre_tokenizer).map_err(|e| file.malformed(e))?;
+    inner.with_pre_tokenizer(Some(pre_tokenizer));
+    let findable = added.iter().filter(|(_, token)| !token.special).map(|(_, token)| token.clone());
+    inner.add_tokens(findable).map_err(|e| file.malformed(e))?;
 
     let specials: BTreeMap<String, u32> =
         added.into_iter().filter(|(_, token)| token.special).map(|(id, token)| (token.content, id)).collect();
@@ -162,7 +165,7 @@ impl File<'_> {
                 _ => None,
             };
             let pair = pair.ok_or_else(|| self.malformed(format!("merge {merge} is not a pair")))?;
-            // A merge into a token that does not exist makes the BPE builder fail, or worse.
+            // The library panics on a merge into a token that is longer than any in the vocabulary.
             let known = vocab.contains_key(&pair.0)
                 && vocab.contains_key(&pair.1)
                 && vocab.contains_key(&format!("{}{}", pair.0, pair.1));
@@ -171,7 +174,6 @@ impl File<'_> {
         merges.iter().map(read).collect()
     }
 
-    /// In the order of their ids, the order in which the library hands ids out.
     fn added_tokens(&self, added: &Value) -> Result<Vec<(u32, AddedToken)>, TokenizerError> {
         let entries = match added {
             Value::Null => &[][..],
@@ -190,9 +192,7 @@ impl File<'_> {
                 .normalized(flag("normalized"));
             Ok((id, token))
         };
-        let mut tokens = entries.iter().map(read).collect::<Result<Vec<_>, TokenizerError>>()?;
-        tokens.sort_by_key(|(id, _)| *id);
-        Ok(tokens)
+        entries.iter().map(read).collect()
     }
 
     /// The table of token bytes by id.

@@ -1,5 +1,12 @@
 //! Tests of the engine, by what they are about.
 
 mod channels;
+mod clip;
+mod distribution;
+mod exactness;
+mod golden;
+mod sampling;
+mod stops;
+mod support;
 mod template;
 mod tokenizer;

@@ -44,8 +44,10 @@ fn render_with(source: &str, x: Value) -> Result<String, TemplateError> {
 
 #[test]
 fn worked_prompts() {
-    let call = |name: &str, arguments: Value| json!({"type": "function", "function": {"name": name, "arguments": arguments}});
-    let weather = json!({"type": "function", "function": {"name": "get_weather", "description": "Weather.", "parameters": {}}});
+    let call =
+        |name: &str, arguments: Value| json!({"type": "function", "function": {"name": name, "arguments": arguments}});
+    let weather =
+        json!({"type": "function", "function": {"name": "get_weather", "description": "Weather.", "parameters": {}}});
     let files = json!({"name": "filesystem.read", "description": "", "parameters": {}});
     let default_system = "<|begin_of_text|><|start|>system<|message|>You are a helpful AI assistant.\n\
         Knowledge cutoff: 2026-01-04.\nCurrent date: 2026-07-29.\n\nReasoning strength: high.\n\n";
@@ -98,7 +100,13 @@ fn worked_prompts() {
                 Message::user("Both."),
                 Message::assistant("ignored", None).with(
                     "tool_calls",
-                    json!([call("get_weather", json!({})), call("filesystem.read", json!({"path": "a", "n": 3, "x": null, "deep": {"a": [1, "é"]}, "ok": true, "items": [1.0]}))]),
+                    json!([
+                        call("get_weather", json!({})),
+                        call(
+                            "filesystem.read",
+                            json!({"path": "a", "n": 3, "x": null, "deep": {"a": [1, "é"]}, "ok": true, "items": [1.0]})
+                        )
+                    ]),
                 ),
                 Message::assistant("More.", None),
                 Message::user("Go on."),
@@ -124,7 +132,8 @@ fn worked_prompts() {
         },
         Case {
             messages: vec![
-                Message::assistant(Value::Null, None).with("tool_calls", json!([{"id": "c1", "function": {"name": "get_weather", "arguments": {}}}])),
+                Message::assistant(Value::Null, None)
+                    .with("tool_calls", json!([{"id": "c1", "function": {"name": "get_weather", "arguments": {}}}])),
                 Message::from_value(json!({"role": "tool", "tool_call_id": "c1", "content": "a"})).unwrap(),
                 Message::from_value(json!({"role": "tool", "tool_call_id": "c2", "content": "b"})).unwrap(),
                 Message::assistant("to a tool", None).with("recipient", "get_weather"),
@@ -288,7 +297,8 @@ fn parts_of_literals_do_not_join_to_control_tokens() {
 
 #[test]
 fn named_tokens_and_case_changes_keep_control_tokens() {
-    let segments = ChatTemplate::new("{{ (bos_token ~ 'Ab<|eot|>') | upper }}{{ {'a': '<|eom|>'} | tojson }}", "t", &nano());
+    let segments =
+        ChatTemplate::new("{{ (bos_token ~ 'Ab<|eot|>') | upper }}{{ {'a': '<|eom|>'} | tojson }}", "t", &nano());
     let segments = segments.unwrap().render(&RenderInput::default()).unwrap();
     let expected = [
         Segment::Control(2000),
@@ -305,18 +315,46 @@ fn named_tokens_and_case_changes_keep_control_tokens() {
 fn jinja_as_transformers_has_it() {
     let value = json!({"b": [1, 2.5, 1e16, 1e-7, 100000.0, null, true], "a": "<é>'\"&\n\u{1}", "": {}});
     for (source, x, expected) in [
-        ("{{ x | tojson }}", value.clone(), r#"{"b": [1, 2.5, 1e+16, 1e-07, 100000.0, null, true], "a": "<é>'\"&\n\u0001", "": {}}"#),
-        ("{{ x | tojson(indent=2) }}", json!({"a": [1, {}], "b": []}), "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}"),
-        ("{{ x | tojson(ensure_ascii=true, sort_keys=true) }}", json!({"b": "é🦀", "a": 1}), r#"{"a": 1, "b": "\u00e9\ud83e\udd80"}"#),
+        (
+            "{{ x | tojson }}",
+            value.clone(),
+            r#"{"b": [1, 2.5, 1e+16, 1e-07, 100000.0, null, true], "a": "<é>'\"&\n\u0001", "": {}}"#,
+        ),
+        (
+            "{{ x | tojson(indent=2) }}",
+            json!({"a": [1, {}], "b": []}),
+            "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}",
+        ),
+        (
+            "{{ x | tojson(ensure_ascii=true, sort_keys=true) }}",
+            json!({"b": "é🦀", "a": 1}),
+            r#"{"a": 1, "b": "\u00e9\ud83e\udd80"}"#,
+        ),
         ("{{ x | tojson(separators=(',', ':')) }}", json!({"b": [1, 2]}), r#"{"b":[1,2]}"#),
         ("{{ x }}", json!(1e16), "1e+16"),
         ("{{ x }}", json!(0.1), "0.1"),
         ("{{ x }} {{ none }} {{ missing }}|{{ '' if missing else 'no' }}", json!(true), "True None |no"),
-        ("{% for i in x %}\n  {%- if i == 2 %}{% continue %}{% endif %}\n  {%- if i == 4 %}{% break %}{% endif %}\n{{ i }}{% endfor %}", json!([1, 2, 3, 4, 5]), "13"),
+        (
+            "{% for i in x %}\n  {%- if i == 2 %}{% continue %}{% endif %}\n  {%- if i == 4 %}{% break %}{% endif %}\n{{ i }}{% endfor %}",
+            json!([1, 2, 3, 4, 5]),
+            "13",
+        ),
         ("  {% if x %}\ntrim\n  {% endif %}\nend\n", json!(1), "trim\nend"),
-        ("{%- set ns = namespace(n=0) -%}{%- for i in x -%}{%- set ns.n = ns.n + i -%}{%- endfor -%}{{ ns.n }}", json!([1, 2]), "3"),
-        ("{{ x.strip().split(',') | join('+') }} {{ x.startswith(' a') }} {{ x.upper() }}", json!(" a,b "), "a+b True  A,B "),
-        ("{% for k, v in x.items() %}{{ k }}={{ v }};{% endfor %}", json!({"items": 1, "get": 2, "a": 3}), "items=1;get=2;a=3;"),
+        (
+            "{%- set ns = namespace(n=0) -%}{%- for i in x -%}{%- set ns.n = ns.n + i -%}{%- endfor -%}{{ ns.n }}",
+            json!([1, 2]),
+            "3",
+        ),
+        (
+            "{{ x.strip().split(',') | join('+') }} {{ x.startswith(' a') }} {{ x.upper() }}",
+            json!(" a,b "),
+            "a+b True  A,B ",
+        ),
+        (
+            "{% for k, v in x.items() %}{{ k }}={{ v }};{% endfor %}",
+            json!({"items": 1, "get": 2, "a": 3}),
+            "items=1;get=2;a=3;",
+        ),
         ("{{ x.get('a', 'none') }} {{ x.keys() | list | join }}", json!({"b": 1, "values": 2}), "none bvalues"),
         ("{% generation %}\n{{ x }}{%- endgeneration %}.", json!("said"), "said."),
         ("{{ x[::-1] | join }}{{ x[-1] }}", json!(["a", "b"]), "bab"),
@@ -333,7 +371,10 @@ fn a_template_that_fails_says_so_in_one_line() {
     for (source, expected) in [
         ("a{{ x", "t.jinja: syntax error"),
         ("{% for %}", "t.jinja: syntax error"),
-        ("{{ raise_exception('no ' ~ x ~ '\n<|eot|>') }}", "t.jinja: the template refuses this conversation: no 1 <|eot|>"),
+        (
+            "{{ raise_exception('no ' ~ x ~ '\n<|eot|>') }}",
+            "t.jinja: the template refuses this conversation: no 1 <|eot|>",
+        ),
         ("\n{{ missing.field }}", "t.jinja: undefined value"),
         ("{{ x | nofilter }}", "unknown filter"),
         ("{{ x.nomethod() }}", "unknown method"),
@@ -341,11 +382,20 @@ fn a_template_that_fails_says_so_in_one_line() {
         ("{{ strftime_now('%!') }}", "strftime_now"),
         ("{% include 'other' %}", "template not found"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
-        ("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "did not end within 10000001 steps"),
+        (
+            "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+            "did not end within 2000000 steps",
+        ),
         ("{% for i in range(100000) %}{% for j in range(10000) %}{{ 'text' }}{% endfor %}{% endfor %}", "did not end"),
         ("{% set n = namespace(s='ab') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}", "did not end"),
-        ("{% set n = namespace(s=[1]) %}{% for i in range(99) %}{% set n.s = [n.s, n.s] %}{% endfor %}{{ n.s | tojson }}", "did not end"),
-        ("{% set n = namespace(s=[1]) %}{% for i in range(999) %}{% set n.s = [n.s] %}{% endfor %}{{ n.s | tojson }}", "nested too deeply"),
+        (
+            "{% set n = namespace(s=[1]) %}{% for i in range(99) %}{% set n.s = [n.s, n.s] %}{% endfor %}{{ n.s | tojson }}",
+            "did not end",
+        ),
+        (
+            "{% set n = namespace(s=[1]) %}{% for i in range(999) %}{% set n.s = [n.s] %}{% endfor %}{{ n.s | tojson }}",
+            "nested too deeply",
+        ),
         ("{{ 'x' * 100000000000 }}", "did not end"),
         ("{{ '<|eot|>'[:35] }}", "the template cut a control token"),
     ] {
@@ -363,6 +413,39 @@ fn a_template_that_fails_says_so_in_one_line() {
 }
 
 #[test]
+fn no_template_takes_the_process_down() {
+    let many = |body: &str, last: &str| {
+        let loops = "{% for i in range(100000) %}{% for j in range(100000) %}";
+        format!("{{% set n = namespace(s=[1]) %}}{loops}{body}{{% endfor %}}{{% endfor %}}{last}")
+    };
+    let nested = |body: &str, last: &str| {
+        format!("{{% set n = namespace(s=[1]) %}}{{% for i in range(99999) %}}{body}{{% endfor %}}{last}")
+    };
+    let full = |unit: &str| unit.repeat(60_000 / unit.len());
+    for source in [
+        many("{% set n.s = [n.s] %}", ""),
+        many("{% set n.s = {'a': n.s} %}", ""),
+        many("{% set n.s = namespace(a=n.s) %}", ""),
+        nested("{% set n.s = [n.s] %}", "{{ n.s }}"),
+        nested("{% set n.s = [n.s] %}", "{{ n.s == [n.s] }}"),
+        nested("{% set n.s = {'a': n.s} %}", "{{ n.s | string }}"),
+        nested("{% set n.s = [n.s] %}", "{{ n.s | tojson }}"),
+        format!("{{{{ {}1 }}}}", full("not ")),
+        format!("{{{{ a{} }}}}", full(".b")),
+        format!("{{{{ 1{} }}}}", "~x".repeat(2000)),
+        format!("{{{{ 1{} }}}}", full("|e")),
+        format!("{{{{ {}1 }}}}", full("(")),
+        full("{% if 1 %}"),
+        full("{% macro m() %}"),
+        "x".repeat(70_000),
+    ] {
+        if let Err(error) = render_with(&source, json!(1)) {
+            assert!(error.to_string().len() < 200, "{error}");
+        }
+    }
+}
+
+#[test]
 fn arguments_as_a_string_are_refused_by_the_template() {
     let messages = [Message::assistant("", None).with("tool_calls", json!([{"name": "f", "arguments": "{}"}]))];
     let error = compile(MUSE).render(&RenderInput { messages: &messages, ..RenderInput::default() }).unwrap_err();
@@ -374,7 +457,10 @@ fn a_long_conversation_is_within_bounds() {
     let mut messages = vec![Message::user("x".repeat(1_000_000))];
     for n in 0..500 {
         let id = format!("call-{n}");
-        messages.push(Message::assistant("", None).with("tool_calls", json!([{"id": id, "function": {"name": "f", "arguments": {"n": n}}}])));
+        messages.push(
+            Message::assistant("", None)
+                .with("tool_calls", json!([{"id": id, "function": {"name": "f", "arguments": {"n": n}}}])),
+        );
         messages.push(Message::from_value(json!({"role": "tool", "tool_call_id": id, "content": "done"})).unwrap());
     }
     assert!(muse(&messages, &[]).len() > 1000);

@@ -29,8 +29,9 @@ impl Lanes for Avx2 {
         let p = from.as_ptr().cast::<__m128i>();
         // SAFETY: see above; 32 bytes are readable at p.
         unsafe {
-            let widen = |x| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(x)));
-            (widen(_mm_loadu_si128(p)), widen(_mm_loadu_si128(p.add(1))))
+            let low = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)));
+            let high = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(1))));
+            (_mm256_castsi256_ps(low), _mm256_castsi256_ps(high))
         }
     }
     #[inline(always)]
@@ -111,11 +112,10 @@ impl Lanes for Avx2 {
     fn exp2_int(self, n: V) -> V {
         // SAFETY: see above.
         unsafe {
-            let build = |n| {
-                let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
-            };
-            (build(n.0), build(n.1))
+            let bias = _mm256_set1_epi32(127);
+            let low = _mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_cvtps_epi32(n.0), bias));
+            let high = _mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_cvtps_epi32(n.1), bias));
+            (_mm256_castsi256_ps(low), _mm256_castsi256_ps(high))
         }
     }
     #[inline(always)]

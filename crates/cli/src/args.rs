@@ -1,0 +1,352 @@
+//! What was typed.
+
+use crate::failure::{Failure, Outcome};
+use crate::{flags, terminal};
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
+use glimmer_engine::chat::message::{ReasoningStrength, RequestedStrength};
+use glimmer_engine::{Isa, KvType};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Runs Muse-Glimmer on this machine: exactly, and with a drafter faster
+#[derive(Parser, Debug)]
+#[command(name = "glimmer", version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Chats, or continues a text
+    Run(Box<RunArgs>),
+    /// The same as `run`, but never interactive
+    Generate(Box<RunArgs>),
+    /// Says what a checkpoint is, what memory it needs, and whether a drafter fits it
+    Inspect(InspectArgs),
+    /// Prints a completion script
+    Completions {
+        /// The shell that is to read it
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Args, Debug, Default)]
+pub struct RunArgs {
+    /// A checkpoint's directory. Left out: nano, a tiny test model inside this program.
+    ///
+    /// A single argument is the model if it is an existing path, ends in .gguf, or looks like org/repo; otherwise it is the
+    /// prompt, and nano runs. -m, -p and -- settle it.
+    #[arg(value_name = "MODEL")]
+    pub first: Option<OsString>,
+    /// The prompt; without one it is read from standard input, or line by line at a terminal
+    #[arg(value_name = "PROMPT")]
+    pub second: Option<OsString>,
+    /// The prompt, whatever it looks like
+    #[arg(value_name = "PROMPT", last = true, hide = true)]
+    pub literal: Option<OsString>,
+
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Prompt")]
+pub struct PromptArgs {
+    /// The prompt
+    #[arg(short = 'p', long = "prompt", value_name = "TEXT")]
+    pub text: Option<String>,
+    /// Reads the prompt from a file, - for standard input; one line break at its end is dropped
+    #[arg(short, long, value_name = "FILE", conflicts_with = "text")]
+    pub file: Option<PathBuf>,
+    /// The prompt as token ids, in place of a text
+    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["text", "file", "chat", "system", "effort"])]
+    pub prompt_ids: Option<Vec<u32>>,
+    /// Frames the prompt as a conversation [default where the checkpoint named has a chat template]
+    #[arg(long)]
+    pub chat: bool,
+    /// Continues the prompt as plain text
+    #[arg(long, conflicts_with_all = ["chat", "system", "effort"])]
+    pub raw: bool,
+    /// Instructions that precede the conversation
+    #[arg(long, value_name = "TEXT", visible_alias = "system-prompt")]
+    pub system: Option<String>,
+    /// How long the model reasons: low, medium, high or xhigh
+    #[arg(
+        id = "effort",
+        long = "reasoning-effort",
+        value_name = "LEVEL",
+        visible_alias = "reasoning-strength",
+        value_parser = ReasoningStrength::request
+    )]
+    pub effort: Option<RequestedStrength>,
+    /// Templates are always rendered.
+    #[arg(long, hide = true)]
+    pub jinja: bool,
+}
+
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Model")]
+pub struct ModelArgs {
+    /// The checkpoint's directory, or nano
+    #[arg(short = 'm', long, value_name = "PATH")]
+    pub model: Option<OsString>,
+    /// The drafter's directory [also: -md] [default: none; for nano its own]
+    #[arg(long, value_name = "PATH", visible_alias = "model-draft")]
+    pub draft_model: Option<OsString>,
+    /// Decodes without a drafter
+    #[arg(long, visible_alias = "no-drafter", conflicts_with_all = ["draft_model", "draft_width", "spec_draft_n_max"])]
+    pub no_draft: bool,
+    /// Rows of a round: the newest token and N-1 proposals [default: 5, or the drafter's block size if smaller]
+    #[arg(long, value_name = "N", visible_alias = "draft-block-size", value_parser = value_parser!(u32).range(2..))]
+    pub draft_width: Option<u32>,
+    /// Proposals of a round, one less than the draft width
+    #[arg(
+        long,
+        value_name = "K",
+        aliases = ["draft-max", "draft-n", "num-draft-tokens"],
+        value_parser = value_parser!(u32).range(1..u32::MAX as i64),
+        conflicts_with = "draft_width"
+    )]
+    pub spec_draft_n_max: Option<u32>,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+    /// Threads [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Instruction set
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub isa: Option<Isa>,
+}
+
+/// What decides the memory that is needed.
+#[derive(Args, Debug, Default)]
+pub struct MemoryArgs {
+    /// Tokens that prompt and answer may have together [default: the model's limit, also for 0]
+    #[arg(short, long, value_name = "N")]
+    pub ctx_size: Option<u32>,
+    /// How keys are stored: f32 or f16 [also: -ctk] [default: f32 for nano and f32 checkpoints, else f16]
+    #[arg(long, value_name = "TYPE")]
+    pub cache_type_k: Option<KvType>,
+    /// How values are stored [also: -ctv] [default: as keys]
+    #[arg(long, value_name = "TYPE")]
+    pub cache_type_v: Option<KvType>,
+    /// Tokens of the prompt in one pass; changes speed and memory, never the output [also: -ub] [default: 512]
+    #[arg(
+        short = 'b',
+        long,
+        value_name = "N",
+        aliases = ["batch-size", "ubatch-size", "prefill-step-size"],
+        value_parser = value_parser!(u32).range(1..=1 << 20)
+    )]
+    pub prefill_chunk: Option<u32>,
+}
+
+/// What is left out is the checkpoint's own setting.
+#[derive(Args, Debug, Default, Clone)]
+#[command(next_help_heading = "Sampling [defaults: the checkpoint's]")]
+pub struct SamplingArgs {
+    /// 0 takes the likeliest token
+    #[arg(long = "temp", value_name = "T", visible_alias = "temperature", allow_negative_numbers = true, value_parser = temperature)]
+    pub temperature: Option<f32>,
+    /// Keeps the K likeliest tokens; 0 keeps all
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<u32>,
+    /// Keeps the likeliest tokens that together reach this probability; 1 keeps all
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = top_p)]
+    pub top_p: Option<f32>,
+    /// Keeps tokens at least this likely relative to the likeliest; 0 keeps all
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = min_p)]
+    pub min_p: Option<f32>,
+    /// Holds back tokens of prompt and output; 1 is neutral
+    #[arg(
+        long = "repeat-penalty",
+        value_name = "X",
+        visible_alias = "repetition-penalty",
+        allow_negative_numbers = true,
+        value_parser = repetition_penalty
+    )]
+    pub repetition_penalty: Option<f32>,
+    /// Holds back tokens of the output; 0 is neutral
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = penalty)]
+    pub presence_penalty: Option<f32>,
+    /// Holds back tokens of the output by how often they occurred; 0 is neutral
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = penalty)]
+    pub frequency_penalty: Option<f32>,
+    /// Adds to a token's logit; -inf bans it. May be repeated
+    #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Makes the output reproducible [default: one is drawn and printed]
+    #[arg(short, long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Most tokens of the output; -1 for as many as the context holds [default: -1, for plain text 256]
+    #[arg(
+        short = 'n',
+        long = "predict",
+        value_name = "N",
+        visible_aliases = ["n-predict", "max-tokens"],
+        allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=u32::MAX as i64)
+    )]
+    pub predict: Option<i64>,
+    /// Ends the output before this text. May be repeated
+    #[arg(long, value_name = "TEXT", value_parser = stop)]
+    pub stop: Vec<String>,
+    /// Goes on after tokens that end the output
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Whether a conversation shows the reasoning [default: on at a terminal, else off]
+    #[arg(long, value_name = "on|off", hide_possible_values = true)]
+    pub show_reasoning: Option<Switch>,
+    /// Prints one JSON object, with everything there is to know, in place of the text
+    #[arg(long)]
+    pub json: bool,
+    /// Prints no settings and no timings
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// The checkpoint's directory, or nano for the one inside this program
+    #[arg(value_name = "MODEL", required_unless_present = "model", conflicts_with = "model")]
+    pub first: Option<OsString>,
+    #[arg(short = 'm', long, hide = true)]
+    pub model: Option<OsString>,
+    /// A drafter to check against it [also: -md]
+    #[arg(long, value_name = "PATH", visible_alias = "model-draft")]
+    pub draft_model: Option<OsString>,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+    /// Prints one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads the command line. `None`: the answer was printed already.
+pub fn parse(typed: impl IntoIterator<Item = OsString>) -> Outcome<Option<Cli>> {
+    let error = match Cli::try_parse_from(flags::normalise(typed).map_err(Failure::Usage)?) {
+        Ok(cli) => return Ok(Some(cli)),
+        Err(error) => error,
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            terminal::print(&error.render().to_string())?;
+            Ok(None)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Err(Failure::Help(error.render().to_string())),
+        _ => Err(Failure::Usage(one_line(&error.render().to_string()))),
+    }
+}
+
+/// What is wrong and the tips, without the usage.
+fn one_line(rendered: &str) -> String {
+    let mut out = String::new();
+    let relevant = rendered.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    for line in relevant.map(str::trim).filter(|line| !line.is_empty()) {
+        let joint = match &out {
+            out if out.is_empty() => "",
+            out if out.ends_with(':') => " ",
+            _ => "; ",
+        };
+        out.push_str(joint);
+        out.push_str(line.trim_start_matches("error: "));
+    }
+    out
+}
+
+fn number(text: &str, fits: impl Fn(f32) -> bool, expected: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(number) if number.is_finite() && fits(number) => Ok(number),
+        _ => Err(format!("expected a number, {expected}")),
+    }
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    number(text, |x| x >= 0.0, "0 or more")
+}
+
+fn top_p(text: &str) -> Result<f32, String> {
+    number(text, |x| x > 0.0 && x <= 1.0, "above 0 and at most 1")
+}
+
+fn min_p(text: &str) -> Result<f32, String> {
+    number(text, |x| (0.0..=1.0).contains(&x), "0 to 1")
+}
+
+fn repetition_penalty(text: &str) -> Result<f32, String> {
+    number(text, |x| x > 0.0, "above 0")
+}
+
+fn penalty(text: &str) -> Result<f32, String> {
+    number(text, |x| (-2.0..=2.0).contains(&x), "-2 to 2")
+}
+
+/// `ID=BIAS`, or as llama.cpp has it with a sign between the two.
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (id, rest) = text.split_at(digits);
+    let bias = match rest.strip_prefix('=') {
+        Some(bias) => bias,
+        None if rest.starts_with(['+', '-']) => rest,
+        None => "",
+    };
+    match (id.parse(), bias.parse::<f32>()) {
+        (Ok(id), Ok(bias)) if bias == f32::NEG_INFINITY || (-100.0..=100.0).contains(&bias) => Ok((id, bias)),
+        _ => Err("expected ID=BIAS, a bias from -100 to 100 or -inf".into()),
+    }
+}
+
+fn stop(text: &str) -> Result<String, String> {
+    use glimmer_engine::stops::MAX_STOP_BYTES;
+    match text.len() {
+        1..=MAX_STOP_BYTES => Ok(text.into()),
+        found => Err(format!("expected 1 to {MAX_STOP_BYTES} bytes, found {found}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_parser_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_bias_has_an_id_and_a_number() {
+        for (text, pair) in [
+            ("5=1.5", (5, 1.5)),
+            ("5=-1", (5, -1.0)),
+            ("5+2", (5, 2.0)),
+            ("5-2", (5, -2.0)),
+            ("7=-inf", (7, f32::NEG_INFINITY)),
+            ("7-inf", (7, f32::NEG_INFINITY)),
+        ] {
+            assert_eq!(bias(text), Ok(pair), "{text}");
+        }
+        for text in ["", "5", "=1", "5=", "5=x", "5x", "-1=1", "5=inf", "5=nan", "5=101", "4294967296=1"] {
+            assert!(bias(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Bars for what takes long enough to be noticed.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+/// Work that is done before a bar is worth the flicker.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// A bar on stderr, if that is a terminal.
+pub struct Progress {
+    template: &'static str,
+    /// How work per second is written.
+    rate: fn(f64) -> String,
+    started: Instant,
+    shown: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// For bytes of weights.
+    pub fn loading() -> Self {
+        Self::new("loading {bar:30} {bytes} of {total_bytes}{msg}", |rate| format!("{:.2} GB/s", rate / 1e9))
+    }
+
+    /// For tokens of a prompt.
+    pub fn reading() -> Self {
+        Self::new("reading the prompt {bar:30} {pos} of {len} tokens{msg}", |rate| format!("{rate:.1} tok/s"))
+    }
+
+    fn new(template: &'static str, rate: fn(f64) -> String) -> Self {
+        Self { template, rate, started: Instant::now(), shown: io::stderr().is_terminal(), bar: None }
+    }
+
+    /// So much of so much.
+    pub fn update(&mut self, done: u64, total: u64) {
+        if !self.shown || (self.bar.is_none() && self.started.elapsed() < PATIENCE) {
+            return;
+        }
+        let bar = self.bar.get_or_insert_with(|| {
+            let style = ProgressStyle::with_template(self.template).unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr())
+                .with_style(style.progress_chars("=> "))
+                .with_elapsed(self.started.elapsed())
+        });
+        let (done, left, elapsed) =
+            (done as f64, total.saturating_sub(done) as f64, self.started.elapsed().as_secs_f64());
+        if done > 0.0 {
+            bar.set_message(format!(", {}, {:.0} s left", (self.rate)(done / elapsed), left * elapsed / done));
+        }
+        bar.set_position(done as u64);
+    }
+
+    /// Takes the bar away.
+    pub fn clear(&mut self) {
+        self.shown = false;
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,204 @@
+//! One prompt, one answer; or the way into a conversation.
+
+use crate::failure::{Failure, Outcome};
+use crate::output::{Ran, start_line};
+use crate::plan::{Framing, Limit, RunPlan, Surroundings};
+use crate::printer::{Printer, Style};
+use crate::progress::Progress;
+use crate::prompt::Prompt;
+use crate::signals::Interrupt;
+use crate::{repl, terminal};
+use glimmer_engine::chat::message::{Message, ReasoningStrength};
+use glimmer_engine::inspect::{self, Part};
+use glimmer_engine::sampling::Sampling;
+use glimmer_engine::stops::StopRule;
+use glimmer_engine::{Engine, Event, Flow, Generation, Output, Request, Session, Source};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::{Duration, Instant};
+
+/// Rows of a round, where the drafter's block has as many.
+const WIDTH: usize = 5;
+
+/// A model that is ready to speak, and how it is to.
+pub struct Ready<'a> {
+    pub plan: &'a RunPlan,
+    pub engine: Engine,
+    /// Prompts are conversations.
+    pub chat: bool,
+    width: usize,
+    sampling: Sampling,
+    style: Style,
+    load: Duration,
+}
+
+/// Does what `run` says.
+pub fn run(plan: &RunPlan, around: &Surroundings, interrupt: &Interrupt) -> Outcome {
+    let chat = preflight(plan)?;
+    let text = plan.prompt.read()?;
+    announce(plan);
+    let ready = Ready::load(plan, chat, around)?;
+    if !plan.quiet {
+        terminal::say(&terminal::on_one_line(&start_line(ready.engine.settings(), ready.width)));
+    }
+    let mut session = ready.engine.session()?;
+    let ids = match (&plan.prompt, text) {
+        (Prompt::Ids(ids), _) => ids.clone(),
+        (_, Some(text)) if chat => ready.engine.encode_chat(&ready.conversation(text), ready.effort())?,
+        (_, Some(text)) => ready.engine.encode_raw(&text)?,
+        (_, None) => return repl::run(&ready, &mut session, interrupt),
+    };
+    let request = ready.request(ids, 0);
+    let (generation, interrupted) = ready.speak(&mut session, &request, interrupt)?;
+    let ran = ready.ran(&request, &generation);
+    if plan.json {
+        terminal::print(&format!("{}\n", ran.json()))?;
+    }
+    if !plan.quiet {
+        terminal::say(&ran.timing_line());
+    }
+    if interrupted { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+/// What the user should know before anything happens.
+fn announce(plan: &RunPlan) {
+    if plan.quiet {
+        return;
+    }
+    if let Some(doubt) = &plan.doubt {
+        terminal::say(&format!("note: {}", terminal::on_one_line(doubt)));
+    }
+    if plan.options.target == Source::Nano {
+        terminal::say("note: this is nano, a tiny test model inside this program; -m names a real one");
+    }
+    if plan.effort.is_some_and(|effort| effort.raised) {
+        terminal::say("note: the model always reasons; low is the least");
+    }
+}
+
+/// Refuses from the headers alone what the weights need not be read for. Whether prompts are conversations.
+fn preflight(plan: &RunPlan) -> Outcome<bool> {
+    let report = inspect::inspect(&plan.options)?;
+    let Part::Target { tokenizer, chat_template, drafter, .. } = report.part else {
+        return Ok(false); // Loading it as a target says best what is wrong.
+    };
+    let without = |what: &str| Err(Failure::Runtime(format!("{} has no {what}", report.label)));
+    if !tokenizer && !matches!(plan.prompt, Prompt::Ids(_)) {
+        return without("tokenizer.json: only --prompt-ids works with it");
+    }
+    if !tokenizer && !plan.stop.is_empty() {
+        return without("tokenizer.json: --stop needs one");
+    }
+    if !chat_template && plan.framing == Framing::Chat {
+        return without("chat template: use --raw, and neither --system, --reasoning-effort nor --show-reasoning");
+    }
+    if let (Some(width), Some((label, Ok(config)))) = (plan.width, &drafter)
+        && width > config.block_size
+    {
+        let most = config.block_size;
+        return Err(Failure::Usage(format!(
+            "--draft-width is {width}, expected 2 to {most}, the block size of {label} (--spec-draft-n-max: 1 to {})",
+            most - 1
+        )));
+    }
+    Ok(match plan.framing {
+        Framing::Chat => true,
+        Framing::Raw => false,
+        Framing::ByTemplate => chat_template,
+    })
+}
+
+impl<'a> Ready<'a> {
+    fn load(plan: &'a RunPlan, chat: bool, around: &Surroundings) -> Outcome<Self> {
+        let started = Instant::now();
+        let mut progress = Progress::loading();
+        let engine = Engine::load(&plan.options, &mut |loaded| progress.update(loaded.done, loaded.total))?;
+        drop(progress);
+        let block_size = engine.settings().drafter.as_ref().map_or(1, |drafter| drafter.block_size);
+        let sampling = plan.sampling(engine.default_sampling(), plan.seed().unwrap_or_else(draw_seed));
+        sampling.validate(engine.vocab_size())?;
+        Ok(Self {
+            plan,
+            chat,
+            width: plan.width.unwrap_or(WIDTH.min(block_size)),
+            sampling,
+            style: Style {
+                silent: plan.json,
+                reasoning: plan.show_reasoning,
+                dim: terminal::has_styles(),
+                harmless: around.stdout_terminal,
+            },
+            load: started.elapsed(),
+            engine,
+        })
+    }
+
+    /// The first turn.
+    fn conversation(&self, text: String) -> Vec<Message> {
+        let system = self.plan.system.iter().map(|system| Message::system(system.as_str()));
+        system.chain([Message::user(text)]).collect()
+    }
+
+    pub fn effort(&self) -> Option<ReasoningStrength> {
+        self.plan.effort.map(|effort| effort.strength)
+    }
+
+    /// The request for what comes after these ids; `sample` tells apart attempts at the same prompt.
+    pub fn request(&self, prompt: Vec<u32>, sample: u32) -> Request {
+        let output = match (self.chat, self.engine.tokenizer()) {
+            (true, _) => Output::Chat,
+            (false, Some(_)) => Output::Text,
+            (false, None) => Output::Ids,
+        };
+        let stop = StopRule {
+            eos: self.engine.eos().to_vec(),
+            ignore_eos: self.plan.ignore_eos,
+            max_tokens: self.plan.limit.tokens(self.chat),
+            strings: self.plan.stop.clone(),
+        };
+        let sampling = Sampling { sample_index: sample, ..self.sampling.clone() };
+        Request { prompt, sampling, stop, width: self.width, output }
+    }
+
+    /// Generates and prints. Whether Ctrl-C was pressed meanwhile.
+    pub fn speak(
+        &self,
+        session: &mut Session,
+        request: &Request,
+        interrupt: &Interrupt,
+    ) -> Outcome<(Generation, bool)> {
+        let listening = interrupt.listen();
+        let mut printer = Printer::new(self.style);
+        let mut progress = Progress::reading();
+        let generation = session.generate(request, &mut |event| {
+            match event {
+                Event::Prefill { done, total } => progress.update(done as u64, total as u64),
+                _ => progress.clear(),
+            }
+            match printer.event(event) && !listening.hit() {
+                true => Flow::Continue,
+                false => Flow::Cancel,
+            }
+        });
+        progress.clear();
+        printer.finish()?;
+        Ok((generation?, listening.hit()))
+    }
+
+    /// What there is to say about a generation.
+    pub fn ran<'b>(&'b self, request: &'b Request, generation: &'b Generation) -> Ran<'b> {
+        Ran {
+            settings: self.engine.settings(),
+            request,
+            generation,
+            load: self.load,
+            chat: self.chat,
+            effort: self.effort(),
+            limit_by_default: !self.chat && self.plan.limit == Limit::ByFraming,
+        }
+    }
+}
+
+/// Below 2^53, so that every reader of JSON keeps it.
+fn draw_seed() -> u64 {
+    RandomState::new().build_hasher().finish() >> 11
+}

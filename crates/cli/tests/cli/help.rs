@@ -1,0 +1,23 @@
+//! What the help says.
+
+use crate::support::glimmer;
+
+#[test]
+fn help_is_as_reviewed() {
+    for (name, args) in [
+        ("glimmer", &["--help"][..]),
+        ("run", &["run", "--help"]),
+        ("run_short", &["run", "-h"]),
+        ("inspect", &["inspect", "--help"]),
+    ] {
+        let ran = glimmer(args);
+        assert_eq!(ran.err, "");
+        insta::assert_snapshot!(name, ran.ok());
+    }
+    let nothing = glimmer(&[]);
+    assert_eq!((nothing.code, nothing.out.as_str(), nothing.err), (Some(2), "", glimmer(&["--help"]).ok()));
+    assert_eq!(glimmer(&["--version"]).ok(), format!("glimmer {}\n", env!("CARGO_PKG_VERSION")));
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(glimmer(&["completions", shell]).ok().contains("draft-width"), "{shell}");
+    }
+}

@@ -1,0 +1,61 @@
+//! `inspect`.
+
+use crate::support::{glimmer, json, repository};
+use serde_json::Value;
+
+#[test]
+fn nano_is_what_its_card_says() {
+    let out = json(&["inspect", "nano"]);
+    assert_eq!((&out["model"], &out["part"]), (&Value::from("nano"), &Value::from("target")));
+    assert_eq!(out["architecture"], "MuseGlimmerForConditionalGeneration");
+    assert_eq!((&out["parameters"], &out["vision_parameters"]), (&Value::from(4_233_408), &Value::from(0)));
+    assert_eq!((&out["encodings"][0]["name"], &out["bytes"]), (&Value::from("bf16"), &Value::from(8_466_816)));
+    assert_eq!((&out["tokenizer"], &out["chat_template"]), (&Value::from(true), &Value::from(true)));
+    assert_eq!((&out["drafter"]["fits"], &out["drafter"]["block_size"]), (&Value::from(true), &Value::from(16)));
+    assert_eq!(out["text"]["max_position_embeddings"], 4096);
+    let table = glimmer(&["inspect", "nano"]).ok();
+    for part in ["4.23 M", "8.47 MB", "8 (2 full, 6 sliding with a window of 128)", "yes: block of 16"] {
+        assert!(table.contains(part), "{table}");
+    }
+}
+
+#[test]
+fn memory_follows_context_and_types() {
+    // Two full layers of two heads of 32, keys and values.
+    let full =
+        |args: &[&str]| json(&[&["inspect", "nano"], args].concat())["memory"]["cache_full_bytes"].as_u64().unwrap();
+    let per_token = 2 * 2 * 2 * 32;
+    assert_eq!(full(&["-c", "1000"]), 1000 * per_token * 4);
+    assert_eq!(full(&["-c", "1000", "-ctk", "f16"]), 1000 * per_token * 2);
+    assert_eq!(full(&["-c", "1000", "-ctv", "f16"]), 1000 * per_token * 3);
+    assert_eq!(full(&[]), 4096 * per_token * 4);
+    let memory = &json(&["inspect", "nano", "-c", "64"])["memory"];
+    let number = |field: &str| memory[field].as_u64().unwrap();
+    let parts = ["weights_bytes", "drafter_bytes", "cache_full_bytes", "cache_sliding_bytes"];
+    assert_eq!(number("total_bytes"), parts.iter().map(|part| number(part)).sum::<u64>());
+    assert_eq!(memory["fits"], true);
+    glimmer(&["inspect", "nano", "-c", "5000"]).assert_error(1, &["the context size is 5000", "2 to 4096"]);
+}
+
+#[test]
+fn any_checkpoint_can_be_inspected() {
+    let tiny = repository("fixtures/muse-tiny-bf16");
+    let out = json(&["inspect", &tiny, "-md", &repository("fixtures/muse-tiny-assistant")]);
+    assert!(out["vision_parameters"].as_u64().unwrap() > 0);
+    assert_eq!((&out["tokenizer"], &out["memory"]["cache_type_k"]), (&Value::from(false), &Value::from("f16")));
+    assert_eq!((&out["drafter"]["fits"], &out["drafter"]["block_size"]), (&Value::from(true), &Value::from(8)));
+    let f32 = json(&["inspect", "-m", &repository("fixtures/muse-tiny-f32")]);
+    assert_eq!((&f32["memory"]["cache_type_v"], &f32["drafter"]), (&Value::from("f32"), &Value::Null));
+
+    let assistant = repository("nano/assistant");
+    let misfit = json(&["inspect", &tiny, "-md", &assistant]);
+    assert_eq!(misfit["drafter"]["fits"], false);
+    assert!(misfit["drafter"]["why_not"].as_str().unwrap().contains("hidden_size: expected 64, found 192"), "{misfit}");
+    assert!(glimmer(&["inspect", &tiny, "-md", &assistant]).ok().contains("drafter fits      no: "));
+    let drafter = json(&["inspect", &assistant]);
+    assert_eq!((&drafter["part"], &drafter["architecture"]), (&"drafter".into(), &"MuseGlimmerAssistantModel".into()));
+    assert!(glimmer(&["inspect", &assistant]).ok().contains("drafter"));
+    for more in [&["-md", "nano"][..], &["-c", "64"], &["-ctk", "f16"]] {
+        glimmer(&[&["inspect", &assistant], more].concat()).assert_error(1, &["is a drafter", "a target's"]);
+    }
+}

@@ -1,0 +1,15 @@
+//! The real binary, from the outside.
+
+#[path = "../../../checkpoint/tests/checkpoint/corpus.rs"]
+mod corpus;
+mod golden;
+mod help;
+mod inspect;
+mod refused;
+#[cfg(unix)]
+mod repl;
+#[cfg(unix)]
+mod signals;
+mod support;
+mod text;
+mod usage;

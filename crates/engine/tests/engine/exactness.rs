@@ -1,0 +1,222 @@
+//! The promise: tokens depend on model, prompt, settings and seed alone.
+
+use crate::support::{Pair, fresh, greedy, load, long, request, run};
+use glimmer_engine::sampling::{Chain, Sampling};
+use glimmer_engine::{Engine, EngineOptions, Isa, KvType};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use std::collections::HashMap;
+
+const CHUNKS: [usize; 7] = [1, 7, 15, 16, 17, 64, 4096];
+const TOKENS: usize = 40;
+
+/// What must not matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Way {
+    width: usize,
+    threads: usize,
+    chunk: usize,
+}
+
+/// What may matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Setting {
+    nano: bool,
+    prompt: usize,
+    f16: bool,
+    sampled: bool,
+    penalties: bool,
+}
+
+impl Setting {
+    fn pair(self) -> Pair {
+        if self.nano { Pair::Nano } else { Pair::Tiny }
+    }
+
+    fn sampling(self) -> Sampling {
+        let base = if self.sampled { Sampling { seed: 77, ..Sampling::default() } } else { greedy() };
+        match self.penalties {
+            false => base,
+            true => Sampling {
+                repetition_penalty: 1.2,
+                presence_penalty: 0.4,
+                frequency_penalty: 0.3,
+                logit_bias: vec![(11, -2.0), (13, f32::NEG_INFINITY)],
+                ..base
+            },
+        }
+    }
+
+    fn prompt(self) -> Vec<u32> {
+        let prompts = self.pair().prompts();
+        prompts[self.prompt % prompts.len()].clone()
+    }
+
+    fn options(self, way: Way) -> EngineOptions {
+        EngineOptions {
+            cache_keys: Some(if self.f16 { KvType::F16 } else { KvType::F32 }),
+            threads: Some(way.threads),
+            prefill_chunk: way.chunk,
+            ..self.pair().options()
+        }
+    }
+}
+
+const PLAIN: Way = Way { width: 1, threads: 1, chunk: 4096 };
+
+/// Engines and plain results are made once.
+#[derive(Default)]
+struct Cache {
+    engines: HashMap<(bool, bool, usize, usize), Engine>,
+    plain: HashMap<Setting, Vec<u32>>,
+}
+
+impl Cache {
+    fn engine(&mut self, setting: Setting, way: Way) -> Engine {
+        let key = (setting.nano, setting.f16, way.threads, way.chunk);
+        self.engines.entry(key).or_insert_with(|| load(&setting.options(way))).clone()
+    }
+
+    fn tokens(&mut self, setting: Setting, way: Way) -> Vec<u32> {
+        let request = request(&setting.prompt(), &setting.sampling(), way.width, TOKENS);
+        fresh(&self.engine(setting, way), &request).token_ids
+    }
+
+    fn check(&mut self, setting: Setting, way: Way) {
+        if !self.plain.contains_key(&setting) {
+            let tokens = self.tokens(setting, PLAIN);
+            self.plain.insert(setting, tokens);
+        }
+        let tokens = self.tokens(setting, way);
+        assert_eq!(tokens, self.plain[&setting], "{setting:?} {way:?}");
+    }
+}
+
+#[test]
+fn tokens_do_not_depend_on_drafter_width_threads_or_chunks() {
+    let settings = (any::<bool>(), 0..5usize, any::<bool>(), any::<bool>(), any::<bool>())
+        .prop_map(|(nano, prompt, f16, sampled, penalties)| Setting { nano, prompt, f16, sampled, penalties });
+    let ways = (1..=16usize, 1..=3usize, 0..CHUNKS.len()).prop_map(|(width, threads, chunk)| Way {
+        width,
+        threads,
+        chunk: CHUNKS[chunk],
+    });
+    let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]));
+    let cache = std::cell::RefCell::new(Cache::default());
+    let result = runner.run(&(settings, ways), |(setting, way)| {
+        let way = Way { width: way.width.min(setting.pair().block_size()), ..way };
+        cache.borrow_mut().check(setting, way);
+        Ok(())
+    });
+    result.unwrap();
+}
+
+#[test]
+fn the_whole_grid() {
+    if !long() {
+        return;
+    }
+    let mut cache = Cache::default();
+    let mut count = 0;
+    let bits = [false, true];
+    for nano in bits {
+        for (f16, sampled, penalties) in
+            bits.into_iter().flat_map(|a| bits.into_iter().flat_map(move |b| bits.map(|c| (a, b, c))))
+        {
+            for chunk in CHUNKS {
+                for threads in 1..=3 {
+                    for width in 1..=if nano { 16 } else { 8 } {
+                        let setting = Setting { nano, prompt: count, f16, sampled, penalties };
+                        cache.check(setting, Way { width, threads, chunk });
+                        count += 1;
+                    }
+                }
+            }
+        }
+    }
+    println!("{count} combinations");
+}
+
+#[test]
+fn logits_of_verified_rows_are_those_of_plain_decoding() {
+    for (nano, f16, sampled) in [(true, false, true), (true, true, false), (false, false, false), (false, true, true)] {
+        for prompt in 0..3 {
+            let setting = Setting { nano, prompt, f16, sampled, penalties: false };
+            let engine = load(&setting.options(Way { width: 1, threads: 2, chunk: 64 }));
+            let plain = logits_by_position(&engine, setting, 1);
+            for width in [2, 3, 5, 8] {
+                let rounds = logits_by_position(&engine, setting, width);
+                for (position, row) in &rounds {
+                    assert!(plain.get(position).is_none_or(|plain| plain == row), "{setting:?} {width} at {position}");
+                }
+                assert!(rounds.len() >= TOKENS);
+            }
+        }
+    }
+}
+
+/// The bits of the logits after each token, up to the first mismatch of each round.
+fn logits_by_position(engine: &Engine, setting: Setting, width: usize) -> HashMap<usize, Vec<u32>> {
+    let prompt = setting.prompt();
+    let mut chain = Chain::new(setting.sampling(), engine.vocab_size()).unwrap();
+    let mut session = engine.session().unwrap();
+    chain.start(&prompt);
+    let (_, logits) = session.prefill(&prompt, width > 1, &mut |_, _| true).unwrap();
+    let mut anchor = session.draw_first(&logits.unwrap(), &mut chain).unwrap();
+    let mut all = HashMap::new();
+    while all.len() < TOKENS {
+        let position = session.tokens().len();
+        let round = session.round(anchor, width, &mut chain).unwrap();
+        for (row, logits) in round.logits.chunks(engine.vocab_size()).enumerate().take(round.accepted + 1) {
+            all.insert(position + row, logits.iter().map(|x| x.to_bits()).collect());
+        }
+        anchor = *round.tokens.last().unwrap();
+    }
+    all
+}
+
+#[test]
+fn instruction_sets_give_the_same_tokens() {
+    for pair in [Pair::Nano, Pair::Tiny] {
+        let prompt = pair.prompts()[0].clone();
+        let sampling = Sampling { seed: 5, ..Sampling::default() };
+        let expected = fresh(&pair.engine(), &request(&prompt, &sampling, 5, 24)).token_ids;
+        for isa in Isa::available() {
+            let engine = load(&EngineOptions { isa: Some(isa), ..pair.options() });
+            let tokens = fresh(&engine, &request(&prompt, &sampling, 3, 24)).token_ids;
+            assert_eq!(tokens, expected, "{pair:?} {isa}");
+        }
+    }
+}
+
+#[test]
+fn a_session_that_goes_on_equals_a_fresh_one() {
+    for pair in [Pair::Nano, Pair::Tiny] {
+        for width in [1, 2, 5, pair.block_size()] {
+            let engine = pair.engine();
+            let mut session = engine.session().unwrap();
+            let mut prompt = pair.prompts()[0].clone();
+            for turn in 0..4 {
+                let sampling = Sampling { seed: turn, ..Sampling::default() };
+                let wanted = request(&prompt, &sampling, width, 20 + turn as usize);
+                let out = run(&mut session, &wanted);
+                assert_eq!(
+                    out.token_ids,
+                    fresh(&engine, &request(&prompt, &sampling, 1, 20 + turn as usize)).token_ids
+                );
+                assert!(turn == 0 || out.timings.prefill.cached > 0, "{pair:?} turn {turn} reuses its beginning");
+                // The next turn keeps the answer, but for a few tokens every other time.
+                let kept = out.token_ids.len() - if turn % 2 == 1 { 3 } else { 0 };
+                prompt.extend(&out.token_ids[..kept]);
+                prompt.extend([5, 6, 7]);
+            }
+            // Another conversation, and back.
+            let other = pair.prompts()[2].clone();
+            for prompt in [&other, &prompt] {
+                let out = run(&mut session, &request(prompt, &greedy(), width, 12));
+                assert_eq!(out.token_ids, fresh(&engine, &request(prompt, &greedy(), 1, 12)).token_ids);
+            }
+        }
+    }
+}
