@@ -1,0 +1,7 @@
+//! Every kernel of every instruction set of this machine: against an f64 oracle, against itself under other partitions, bit for bit
+//! against the scalar kernels, and with inputs flush against unreadable pages.
+
+mod attention;
+mod matmul;
+mod rows;
+mod support;
