@@ -141,11 +141,11 @@ impl Backend for CpuBackend {
     const ROW_INVARIANT: bool = true;
 
     fn load_weight(&self, view: &WeightView<'_>) -> Result<Weight, BackendError> {
-        let halves = || view.bytes().as_chunks::<2>().0.iter().map(|&b| u16::from_le_bytes(b)).collect();
+        let halves = || view.parts().codes.as_chunks::<2>().0.iter().map(|&b| u16::from_le_bytes(b)).collect();
         let data = match view.encoding() {
-            Encoding::Dense(FloatType::F32) => WeightData::F32(view.to_f32()),
             Encoding::Dense(FloatType::F16) => WeightData::F16(halves()),
             Encoding::Dense(FloatType::BF16) => WeightData::BF16(halves()),
+            _ => WeightData::F32(view.to_f32()),
         };
         Ok(Weight { inputs: view.cols(), data })
     }

@@ -5,7 +5,7 @@ use crate::fields::Fields;
 use crate::json::{self, parse_object, shown};
 use crate::source::Blob;
 use crate::tensor::TensorInfo;
-use glimmer_encoding::{Encoding, FloatType, byte_len};
+use glimmer_encoding::{Encoding, FloatType};
 use serde_json::{Map, Value};
 use std::ops::Range;
 use std::sync::Arc;
@@ -117,8 +117,10 @@ fn entry(file: &str, name: &Arc<str>, key: &str, value: &Value, data: Range<u64>
     let (begin, end) = offsets(&fields)?;
 
     let found = end - begin;
-    let expected = byte_len(encoding, &shape)
+    let expected = encoding
+        .tensor_sizes(&shape)
         .ok_or_else(|| malformed("a size that fits this machine".into(), format!("shape {shape:?} of {encoding}")))?;
+    let expected = expected.codes;
     if found != expected as u64 {
         let expected = format!("{expected} bytes for shape {shape:?} of {encoding}");
         return Err(malformed(expected, format!("{found} in data_offsets [{begin}, {end}]")));

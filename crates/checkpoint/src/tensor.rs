@@ -1,6 +1,6 @@
 //! Tensors of a checkpoint: where they are, and what they are once read.
 
-use glimmer_encoding::{Encoding, WeightView};
+use glimmer_encoding::{Encoding, Parts, WeightView};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ impl<'a> Tensor<'a> {
 
     /// Encoding, shape and bytes, as the kernels take them.
     pub fn view(&self) -> WeightView<'_> {
-        WeightView::new(self.info.encoding, &self.info.shape, &self.bytes).expect("the length is checked at opening")
+        WeightView::new(self.info.encoding, &self.info.shape, Parts::of_codes(&self.bytes))
+            .expect("the length is checked at opening")
     }
 }
 

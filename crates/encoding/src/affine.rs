@@ -1,0 +1,98 @@
+//! MLX's affine encodings: w = scale * code + bias, with a scale and a bias for each group of a row.
+//!
+//! The codes of a row are one little-endian stream of bits, so that eight of them take `bits` whole bytes.
+
+use crate::{EncodedRows, FloatType, Parts};
+
+/// Whether MLX has such an encoding.
+pub fn exists(bits: u8, group: u16) -> bool {
+    matches!(bits, 2..=6 | 8) && matches!(group, 32 | 64 | 128)
+}
+
+/// Unpacks the codes of a stream of `bits` bits each (1 to 8), the lowest bits first.
+///
+/// # Panics
+/// If `bits` is no number of bits, if `out` is no multiple of 8 long, or if `bytes` does not hold exactly its codes.
+pub fn unpack_codes(bits: u8, bytes: &[u8], out: &mut [u8]) {
+    assert!((1..=8).contains(&bits), "{bits} bits in a code");
+    assert!(out.len().is_multiple_of(8) && bytes.len() == out.len() / 8 * usize::from(bits), "bytes of the codes");
+    for (codes, packed) in out.chunks_exact_mut(8).zip(bytes.chunks_exact(bits.into())) {
+        let mut word = [0; 8];
+        word[..packed.len()].copy_from_slice(packed);
+        let word = u64::from_le_bytes(word);
+        for (i, code) in codes.iter_mut().enumerate() {
+            *code = (word >> (i * usize::from(bits))) as u8 & mask(bits);
+        }
+    }
+}
+
+/// The inverse of [`unpack_codes`], appended to `out`. Bits of a code above `bits` are cut off.
+pub fn pack_codes(bits: u8, codes: &[u8], out: &mut Vec<u8>) {
+    for codes in codes.chunks(8) {
+        let word = codes
+            .iter()
+            .enumerate()
+            .fold(0, |word, (i, &code)| word | u64::from(code & mask(bits)) << (i * usize::from(bits)));
+        out.extend(&word.to_le_bytes()[..bits.into()]);
+    }
+}
+
+fn mask(bits: u8) -> u8 {
+    u8::MAX >> (8 - bits)
+}
+
+pub fn decode(bits: u8, group: u16, scale: FloatType, parts: Parts<'_>, out: &mut [f32]) {
+    let group = usize::from(group);
+    let mut codes = [0; 128];
+    let codes = &mut codes[..group];
+    let (mut s, mut b) = ([0.0], [0.0]);
+    let groups = parts.codes.chunks_exact(group / 8 * usize::from(bits));
+    let scales = parts.scales.chunks_exact(scale.size()).zip(parts.biases.chunks_exact(scale.size()));
+    for ((out, packed), (scales, biases)) in out.chunks_exact_mut(group).zip(groups).zip(scales) {
+        unpack_codes(bits, packed, codes);
+        scale.decode(scales, &mut s);
+        scale.decode(biases, &mut b);
+        out.iter_mut().zip(&*codes).for_each(|(w, &code)| *w = s[0] * f32::from(code) + b[0]);
+    }
+}
+
+/// The smallest value of a group is its bias, and the steps reach its largest. Codes are chosen for the scale and the
+/// bias as stored, so that an error is at most half a step and what their rounding shifts.
+pub fn encode(bits: u8, group: u16, scale: FloatType, row: &[f32], out: &mut EncodedRows) {
+    let top = mask(bits);
+    let mut codes = Vec::with_capacity(group.into());
+    for values in row.chunks_exact(group.into()) {
+        let (low, high) = values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), &v| (l.min(v), h.max(v)));
+        let scales = scale.encode(&[(high - low) / f32::from(top)]);
+        let biases = scale.encode(&[low]);
+        let (mut s, mut b) = ([0.0], [0.0]);
+        scale.decode(&scales, &mut s);
+        scale.decode(&biases, &mut b);
+        // A group of one value has no steps; the quotient is NaN or infinite then, and becomes a code all the same.
+        let code = |&v: &f32| if s[0] == 0.0 { 0 } else { ((v - b[0]) / s[0]).round().clamp(0.0, top.into()) as u8 };
+        codes.clear();
+        codes.extend(values.iter().map(code));
+        pack_codes(bits, &codes, &mut out.codes);
+        out.scales.extend(scales);
+        out.biases.extend(biases);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_one_stream_of_bits() {
+        let mut codes = [0; 8];
+        unpack_codes(3, &[0b1000_1000, 0b1100_0110, 0b1111_1010], &mut codes);
+        assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7]);
+        for bits in 1..=8 {
+            let codes: Vec<u8> = (0..64u8).map(|i| i.wrapping_mul(37) & mask(bits)).collect();
+            let (mut packed, mut back) = (Vec::new(), vec![0; 64]);
+            pack_codes(bits, &codes, &mut packed);
+            unpack_codes(bits, &packed, &mut back);
+            assert_eq!(back, codes, "{bits} bits");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Encoding f32 rows, for tests, for synthetic checkpoints, and for quantizing.
+
+use crate::{Encoding, Parts, affine, microscale};
+
+/// Rows in an encoding, and the parts they consist of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EncodedRows {
+    /// As [`Parts::codes`].
+    pub codes: Vec<u8>,
+    /// As [`Parts::scales`].
+    pub scales: Vec<u8>,
+    /// As [`Parts::biases`].
+    pub biases: Vec<u8>,
+    /// As [`Parts::global_scale`].
+    pub global_scale: Option<f32>,
+}
+
+impl EncodedRows {
+    /// The parts, to make a view of.
+    pub fn parts(&self) -> Parts<'_> {
+        let Self { codes, scales, biases, global_scale } = self;
+        Parts { codes, scales, biases, global_scale: *global_scale }
+    }
+}
+
+/// Encodes `rows` rows of `cols` finite values each. `None` where rows of `cols` elements cannot be stored so.
+///
+/// Each group is encoded on its own: with the range of its values for affine and ggml's asymmetric types, with the
+/// largest magnitude for the others, and with a search of a few neighbouring scales for the K-quants.
+///
+/// # Panics
+/// If there are not `rows * cols` values.
+pub fn encode_rows(encoding: Encoding, values: &[f32], rows: usize, cols: usize) -> Option<EncodedRows> {
+    assert_eq!(Some(values.len()), rows.checked_mul(cols), "values of {rows} rows of {cols}");
+    let sizes = encoding.tensor_sizes(&[rows, cols])?;
+    let mut out = EncodedRows {
+        codes: Vec::with_capacity(sizes.codes),
+        scales: Vec::with_capacity(sizes.scales),
+        biases: Vec::with_capacity(sizes.biases),
+        global_scale: None,
+    };
+    // Groups divide rows, so the rows are one long one.
+    match encoding {
+        Encoding::Dense(float) => out.codes = float.encode(values),
+        Encoding::Affine { bits, group, scale } => affine::encode(bits, group, scale, values, &mut out),
+        Encoding::MxFp4 => microscale::encode_mxfp4(values, &mut out),
+        Encoding::MxFp8 => microscale::encode_mxfp8(values, &mut out),
+        Encoding::NvFp4 => microscale::encode_nvfp4(values, &mut out),
+        Encoding::Ggml(kind) => kind.encode(values, &mut out.codes),
+    }
+    Some(out)
+}
