@@ -13,7 +13,7 @@ const MAX_SIDE_FILE: u64 = 64 << 20;
 
 /// An open checkpoint: configuration, side files, and a table of tensors that are read on demand, from any thread.
 ///
-/// Tensor names are those of the files, verbatim; Hugging Face names are the canonical ones.
+/// Tensor names are those that Hugging Face gives, whatever the files call them.
 pub struct Checkpoint {
     source: Source,
     label: String,
@@ -39,6 +39,7 @@ impl Checkpoint {
 
     pub(crate) fn new(
         source: Source,
+        config_file: &str,
         config: Map<String, Value>,
         table: &str,
         mut tensors: Vec<TensorInfo>,
@@ -49,7 +50,7 @@ impl Checkpoint {
             Source::Path { path, .. } => path.to_string_lossy().into_owned(),
             Source::Embedded { label, .. } => label.clone(),
         };
-        let (config_file, table_file) = (source.describe("config.json"), source.describe(table));
+        let (config_file, table_file) = (source.describe(config_file), source.describe(table));
         Self { source, label, config_file, config, table_file, tensors, blobs }
     }
 
@@ -117,8 +118,10 @@ impl Checkpoint {
     }
 
     fn read_info<'a>(&'a self, info: &'a TensorInfo) -> Result<Tensor<'a>, Error> {
-        let blob = self.blobs.get(&*info.file).ok_or_else(|| self.missing(&info.name, "its file", 0))?;
-        Ok(Tensor::new(info, blob.read_at(info.range.start, info.byte_len())?))
+        Tensor::read(info, |extent| {
+            let blob = self.blobs.get(&*extent.file).ok_or_else(|| self.missing(&extent.name, "its file", 0))?;
+            blob.read_at(extent.range.start, extent.byte_len())
+        })
     }
 
     /// Checks that the tensors are exactly those of `expected`: none is missing, none is unknown, each has its shape.
@@ -137,8 +140,8 @@ impl Checkpoint {
         let mut unknown = self.tensors.iter().filter(|t| !expected.contains_key(t.name.as_str()));
         if let Some(info) = unknown.next() {
             return Err(Error::Unknown {
-                file: self.source.describe(&info.file),
-                what: format!("tensor `{}`", brief(&info.name)),
+                file: self.source.describe(&info.codes.file),
+                what: format!("tensor `{}`", brief(&info.codes.name)),
                 expected: "only tensors of the model".into(),
                 found: format!("{} of shape {:?}", info.encoding, info.shape),
                 more: unknown.count(),
@@ -158,8 +161,8 @@ impl Checkpoint {
             return Ok(());
         }
         Err(Error::Malformed {
-            file: self.source.describe(&info.file),
-            what: format!("tensor `{}`", brief(&info.name)),
+            file: self.source.describe(&info.codes.file),
+            what: format!("tensor `{}`", brief(&info.codes.name)),
             expected: format!("shape {shape:?}"),
             found: format!("{:?}", info.shape),
         })

@@ -1,10 +1,12 @@
 //! The layout of a Hugging Face checkpoint: `config.json`, and weights in one file or in shards with an index.
 
 use crate::error::{Error, brief};
-use crate::json::{self, parse_object, shown};
+use crate::json::{self, parse_object};
+use crate::modules::Assembly;
+use crate::quantization::Quantization;
+use crate::safetensors::Entry;
 use crate::source::{Blob, Source};
-use crate::tensor::TensorInfo;
-use crate::{Checkpoint, index, safetensors};
+use crate::{Checkpoint, Fields, TensorInfo, index, names, safetensors};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,62 +15,56 @@ pub(crate) const WEIGHTS: [&str; 2] = [SINGLE, INDEX];
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
+const CONFIG: &str = "config.json";
+
 pub(crate) fn open(source: Source) -> Result<Checkpoint, Error> {
     let config = config(&source)?;
+    let config_file = source.describe(CONFIG);
+    let canonical = naming(&Fields::new(&config_file, &config))?;
+    let quantization = Quantization::parse(&config_file, &config, canonical)?;
     if let Some(blob) = source.open(SINGLE)? {
         let tensors = safetensors::table(&blob, SINGLE)?;
-        return finish(source, config, SINGLE, tensors, [(SINGLE.to_string(), blob)].into());
+        let assembly = Assembly { source: &source, config_file: &config_file, quantization, canonical };
+        let tensors = some(assembly.tensors(tensors)?, &source, SINGLE)?;
+        return Ok(Checkpoint::new(source, CONFIG, config, SINGLE, tensors, [(SINGLE.to_string(), blob)].into()));
     }
     if let Some(bytes) = source.read(INDEX, json::MAX_BYTES)? {
         let index = index::parse(&source.describe(INDEX), &bytes)?;
         let (tensors, blobs) = shards(&source, &index)?;
-        return finish(source, config, INDEX, tensors, blobs);
+        let assembly = Assembly { source: &source, config_file: &config_file, quantization, canonical };
+        let tensors = some(assembly.tensors(tensors)?, &source, INDEX)?;
+        return Ok(Checkpoint::new(source, CONFIG, config, INDEX, tensors, blobs));
     }
     Err(Error::Missing { file: source.to_string(), what: "weights".into(), expected: WEIGHTS.join(" or "), more: 0 })
 }
 
-fn finish(
-    source: Source,
-    config: Map<String, Value>,
-    table: &str,
-    tensors: Vec<TensorInfo>,
-    blobs: BTreeMap<String, Blob>,
-) -> Result<Checkpoint, Error> {
+fn some(tensors: Vec<TensorInfo>, source: &Source, table: &str) -> Result<Vec<TensorInfo>, Error> {
     if tensors.is_empty() {
         let (what, expected) = ("weights".into(), "at least one tensor".into());
         return Err(Error::Missing { file: source.describe(table), what, expected, more: 0 });
     }
-    Ok(Checkpoint::new(source, config, table, tensors, blobs))
+    Ok(tensors)
+}
+
+/// How names become canonical ones: targets have other names in the checkpoints of other programs, drafters have not.
+fn naming(config: &Fields<'_>) -> Result<fn(&str) -> String, Error> {
+    Ok(match config.opt_str("model_type")? {
+        Some("muse_glimmer" | "muse_glimmer_text") => names::canonical,
+        _ => |name| name.into(),
+    })
 }
 
 fn config(source: &Source) -> Result<Map<String, Value>, Error> {
-    const CONFIG: &str = "config.json";
     let file = source.describe(CONFIG);
     let Some(bytes) = source.read(CONFIG, json::MAX_BYTES)? else {
         let expected = "the configuration of a Hugging Face checkpoint".into();
         return Err(Error::Missing { file: source.to_string(), what: CONFIG.into(), expected, more: 0 });
     };
-    let config = parse_object(&file, "config", &bytes)?;
-    for key in ["quantization", "quantization_config"] {
-        if let Some(value) = config.get(key).filter(|v| !v.is_null()) {
-            // MLX writes no method; others (gptq, compressed-tensors, ...) do.
-            let kind = match value.get("quant_method") {
-                Some(Value::String(method)) => format!("weights quantized with {}", brief(method)),
-                Some(method) => format!("weights quantized with {}", shown(method)),
-                None => "MLX-quantized weights".into(),
-            };
-            let what = format!("field `{key}`: {kind} cannot be read by this version yet");
-            return Err(Error::Unsupported { file, what });
-        }
-    }
-    Ok(config)
+    parse_object(&file, "config", &bytes)
 }
 
 /// Reads the table of every shard. Index and shards have to say the same, both ways.
-fn shards(
-    source: &Source,
-    index: &BTreeMap<String, String>,
-) -> Result<(Vec<TensorInfo>, BTreeMap<String, Blob>), Error> {
+fn shards(source: &Source, index: &BTreeMap<String, String>) -> Result<(Vec<Entry>, BTreeMap<String, Blob>), Error> {
     // All are opened before any is looked into: a shard that was not downloaded is what is wrong most often.
     let mut blobs = BTreeMap::new();
     let mut missing = Vec::new();
@@ -86,11 +82,11 @@ fn shards(
     let mut tensors = Vec::new();
     for (shard, blob) in &blobs {
         let table = safetensors::table(blob, shard)?;
-        table.iter().try_for_each(|info| check_home(blob, shard, info, index))?;
+        table.iter().try_for_each(|entry| check_home(blob, shard, entry, index))?;
         tensors.extend(table);
     }
     // Every tensor is where the index has it, so that none is there twice; is every one of the index there?
-    let found: BTreeSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+    let found: BTreeSet<&str> = tensors.iter().map(|t| t.extent.name.as_str()).collect();
     let mut lost = index.iter().filter(|(name, _)| !found.contains(name.as_str()));
     match lost.next() {
         Some((name, shard)) => Err(Error::Missing {
@@ -103,13 +99,13 @@ fn shards(
     }
 }
 
-/// Whether the index has `info`, which is in `shard`, there as well.
-fn check_home(blob: &Blob, shard: &str, info: &TensorInfo, index: &BTreeMap<String, String>) -> Result<(), Error> {
-    let expected = match index.get(&info.name) {
+/// Whether the index has `entry`, which is in `shard`, there as well.
+fn check_home(blob: &Blob, shard: &str, entry: &Entry, index: &BTreeMap<String, String>) -> Result<(), Error> {
+    let expected = match index.get(&entry.extent.name) {
         Some(named) if named == shard => return Ok(()),
         Some(named) => format!("it in {}, as the index says", brief(named)),
         None => "only tensors that the index has".into(),
     };
-    let (file, what) = (blob.file().into(), format!("tensor `{}`", brief(&info.name)));
+    let (file, what) = (blob.file().into(), format!("tensor `{}`", brief(&entry.extent.name)));
     Err(Error::Unknown { file, what, expected, found: "it here".into(), more: 0 })
 }

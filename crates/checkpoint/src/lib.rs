@@ -21,6 +21,9 @@ mod fields;
 mod huggingface;
 mod index;
 mod json;
+mod modules;
+mod names;
+mod quantization;
 mod safetensors;
 mod source;
 mod tensor;
@@ -29,7 +32,7 @@ pub use checkpoint::Checkpoint;
 pub use cursor::Cursor;
 pub use error::Error;
 pub use fields::Fields;
-pub use tensor::{Tensor, TensorInfo, TensorSpec};
+pub use tensor::{Extent, Tensor, TensorInfo, TensorSpec};
 
 use source::Source;
 use std::path::Path;

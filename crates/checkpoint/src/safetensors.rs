@@ -4,9 +4,10 @@ use crate::error::{Error, brief};
 use crate::fields::Fields;
 use crate::json::{self, parse_object, shown};
 use crate::source::Blob;
-use crate::tensor::TensorInfo;
-use glimmer_encoding::{Encoding, FloatType};
+use crate::tensor::Extent;
+use glimmer_encoding::FloatType;
 use serde_json::{Map, Value};
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,13 +15,11 @@ use std::sync::Arc;
 const MAX_DIMS: usize = 8;
 
 /// The dtypes of the format that no part of Muse-Glimmer uses, so that they are told from misspelt ones.
-const OTHER_DTYPES: [&str; 19] = [
+const OTHER_DTYPES: [&str; 17] = [
     "BOOL",
-    "U8",
     "I8",
     "U16",
     "I16",
-    "U32",
     "I32",
     "U64",
     "I64",
@@ -36,8 +35,46 @@ const OTHER_DTYPES: [&str; 19] = [
     "F8_E5M2FNUZ",
 ];
 
+/// A tensor as a safetensors file has it; of a quantized module, one part.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    pub extent: Extent,
+}
+
+/// The dtypes that are used; unsigned integers for the codes and scales of quantized modules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dtype {
+    Float(FloatType),
+    U8,
+    U32,
+}
+
+impl Dtype {
+    fn size(self) -> usize {
+        match self {
+            Dtype::Float(float) => float.size(),
+            Dtype::U8 => 1,
+            Dtype::U32 => 4,
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Dtype::Float(FloatType::BF16) => "BF16",
+            Dtype::Float(FloatType::F16) => "F16",
+            Dtype::Float(FloatType::F32) => "F32",
+            Dtype::U8 => "U8",
+            Dtype::U32 => "U32",
+        })
+    }
+}
+
 /// The tensors of a file that is called `name`, sorted by name; every byte of the file belongs to one.
-pub(crate) fn table(blob: &Blob, name: &str) -> Result<Vec<TensorInfo>, Error> {
+pub(crate) fn table(blob: &Blob, name: &str) -> Result<Vec<Entry>, Error> {
     let len = blob.len()?;
     let (header, data) = header(blob, len)?;
     let name: Arc<str> = name.into();
@@ -50,7 +87,7 @@ pub(crate) fn table(blob: &Blob, name: &str) -> Result<Vec<TensorInfo>, Error> {
         }
     }
     contiguous(blob.file(), &mut tensors, data..len)?;
-    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    tensors.sort_by(|a, b| a.extent.name.cmp(&b.extent.name));
     Ok(tensors)
 }
 
@@ -95,7 +132,7 @@ fn metadata(file: &str, value: &Value) -> Result<(), Error> {
 }
 
 /// One tensor. `data` is where data lie in the file.
-fn entry(file: &str, name: &Arc<str>, key: &str, value: &Value, data: Range<u64>) -> Result<TensorInfo, Error> {
+fn entry(file: &str, name: &Arc<str>, key: &str, value: &Value, data: Range<u64>) -> Result<Entry, Error> {
     let tensor = format!("tensor `{}`", brief(key));
     let malformed =
         |expected: String, found: String| Error::Malformed { file: file.into(), what: tensor.clone(), expected, found };
@@ -112,17 +149,17 @@ fn entry(file: &str, name: &Arc<str>, key: &str, value: &Value, data: Range<u64>
             more: 0,
         });
     }
-    let encoding = dtype(&fields, &tensor)?;
+    let dtype = dtype(&fields, &tensor)?;
     let shape = dimensions(&fields)?;
     let (begin, end) = offsets(&fields)?;
 
     let found = end - begin;
-    let expected = encoding
-        .tensor_sizes(&shape)
-        .ok_or_else(|| malformed("a size that fits this machine".into(), format!("shape {shape:?} of {encoding}")))?;
-    let expected = expected.codes;
+    let expected = shape
+        .iter()
+        .try_fold(dtype.size(), |n, &d| n.checked_mul(d))
+        .ok_or_else(|| malformed("a size that fits this machine".into(), format!("shape {shape:?} of {dtype}")))?;
     if found != expected as u64 {
-        let expected = format!("{expected} bytes for shape {shape:?} of {encoding}");
+        let expected = format!("{expected} bytes for shape {shape:?} of {dtype}");
         return Err(malformed(expected, format!("{found} in data_offsets [{begin}, {end}]")));
     }
     let size = data.end - data.start;
@@ -131,27 +168,28 @@ fn entry(file: &str, name: &Arc<str>, key: &str, value: &Value, data: Range<u64>
         return Err(malformed(format!("at least {end} bytes of data in the file"), found));
     }
     // Both sums stay within the length of the file.
-    Ok(TensorInfo {
-        name: key.into(),
-        encoding,
-        shape,
-        file: name.clone(),
-        range: data.start + begin..data.start + end,
-    })
+    let range = data.start + begin..data.start + end;
+    Ok(Entry { dtype, shape, extent: Extent { name: key.into(), file: name.clone(), range } })
 }
 
-fn dtype(fields: &Fields<'_>, tensor: &str) -> Result<Encoding, Error> {
-    const EXPECTED: &str = "BF16, F16 or F32";
+const EXPECTED: &str = "BF16, F16 or F32";
+
+fn dtype(fields: &Fields<'_>, tensor: &str) -> Result<Dtype, Error> {
     match fields.opt_str("dtype")?.ok_or_else(|| fields.invalid("dtype", EXPECTED))? {
-        "BF16" => Ok(Encoding::Dense(FloatType::BF16)),
-        "F16" => Ok(Encoding::Dense(FloatType::F16)),
-        "F32" => Ok(Encoding::Dense(FloatType::F32)),
-        other if OTHER_DTYPES.contains(&other) => Err(Error::Unsupported {
-            file: fields.file().into(),
-            what: format!("{tensor}: {other} is not a dtype that Muse-Glimmer uses; those are {EXPECTED}"),
-        }),
+        "BF16" => Ok(Dtype::Float(FloatType::BF16)),
+        "F16" => Ok(Dtype::Float(FloatType::F16)),
+        "F32" => Ok(Dtype::Float(FloatType::F32)),
+        "U8" => Ok(Dtype::U8),
+        "U32" => Ok(Dtype::U32),
+        other if OTHER_DTYPES.contains(&other) => Err(unused_dtype(fields.file(), tensor, other)),
         _ => Err(fields.invalid("dtype", EXPECTED)),
     }
+}
+
+/// The error for a dtype that belongs to no weight.
+pub(crate) fn unused_dtype(file: &str, tensor: &str, dtype: &str) -> Error {
+    let what = format!("{tensor}: {dtype} is not a dtype that Muse-Glimmer uses here; those are {EXPECTED}");
+    Error::Unsupported { file: file.into(), what }
 }
 
 fn dimensions(fields: &Fields<'_>) -> Result<Vec<usize>, Error> {
@@ -172,13 +210,13 @@ fn offsets(fields: &Fields<'_>) -> Result<(u64, u64), Error> {
 }
 
 /// The format allows no gaps and no overlaps: bytes that no tensor has are a sign of a wrong header.
-fn contiguous(file: &str, tensors: &mut [TensorInfo], data: Range<u64>) -> Result<(), Error> {
+fn contiguous(file: &str, tensors: &mut [Entry], data: Range<u64>) -> Result<(), Error> {
     let malformed = |what: String, expected: String, found: String| {
         Err(Error::Malformed { file: file.into(), what, expected, found })
     };
-    tensors.sort_by_key(|t| (t.range.start, t.range.end));
+    tensors.sort_by_key(|t| (t.extent.range.start, t.extent.range.end));
     let (mut end, mut before) = (data.start, "the header");
-    for tensor in tensors.iter() {
+    for Entry { extent: tensor, .. } in tensors.iter() {
         let begin = tensor.range.start;
         if begin != end {
             let fault = if begin < end { "they overlap" } else { "no tensor has the bytes between" };

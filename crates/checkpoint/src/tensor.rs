@@ -1,22 +1,31 @@
 //! Tensors of a checkpoint: where they are, and what they are once read.
 
-use glimmer_encoding::{Encoding, Parts, WeightView};
+use glimmer_encoding::{Encoding, Parts, Sizes, WeightView};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A tensor as read: its entry in the table and its bytes, which fit each other.
+/// A tensor as read: its entry in the table and its parts, which fit each other.
 #[derive(Clone, Debug)]
 pub struct Tensor<'a> {
-    // Both private: that the length is right is checked where they come together, and nowhere else.
+    // All private: that the lengths are right is checked where they come together, and nowhere else.
     info: &'a TensorInfo,
-    bytes: Cow<'a, [u8]>,
+    codes: Cow<'a, [u8]>,
+    scales: Cow<'a, [u8]>,
+    biases: Cow<'a, [u8]>,
+    global_scale: Option<f32>,
 }
 
 impl<'a> Tensor<'a> {
-    /// `bytes` is what lies at `info.range`, so `info.byte_len()` bytes.
-    pub(crate) fn new(info: &'a TensorInfo, bytes: Cow<'a, [u8]>) -> Self {
-        Self { info, bytes }
+    /// `read` gives what lies at an extent; parts that the tensor does not have are empty.
+    pub(crate) fn read<E>(info: &'a TensorInfo, read: impl Fn(&Extent) -> Result<Cow<'a, [u8]>, E>) -> Result<Self, E> {
+        let part = |extent: &Option<Extent>| extent.as_ref().map_or(Ok(Cow::Borrowed(&[][..])), &read);
+        let global_scale = match &info.global_scale {
+            None => None,
+            Some(extent) => read(extent)?.first_chunk().map(|&bytes| f32::from_le_bytes(bytes) / GLOBAL_SCALE_UNIT),
+        };
+        let codes = info.layout.undo(read(&info.codes)?, info);
+        Ok(Self { info, codes, scales: part(&info.scales)?, biases: part(&info.biases)?, global_scale })
     }
 
     /// Name, encoding, shape and place.
@@ -24,49 +33,124 @@ impl<'a> Tensor<'a> {
         self.info
     }
 
-    /// The stored bytes: row-major, little endian.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// The stored bytes; copied only where they are part of the binary.
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.bytes.into_owned()
+    /// The stored bytes, part by part.
+    pub fn parts(&self) -> Parts<'_> {
+        let Self { codes, scales, biases, global_scale, .. } = self;
+        Parts { codes, scales, biases, global_scale: *global_scale }
     }
 
     /// Encoding, shape and bytes, as the kernels take them.
     pub fn view(&self) -> WeightView<'_> {
-        WeightView::new(self.info.encoding, &self.info.shape, Parts::of_codes(&self.bytes))
-            .expect("the length is checked at opening")
+        let TensorInfo { encoding, shape, .. } = self.info;
+        WeightView::new(*encoding, shape, self.parts()).expect("the lengths are checked at opening")
     }
 }
+
+/// MLX stores the largest magnitude of the tensor; what its scales are multiplied with is that over the largest code
+/// times the largest scale.
+const GLOBAL_SCALE_UNIT: f32 = 6.0 * 448.0;
 
 /// A tensor in the table of a checkpoint. Nothing of it has been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Name, verbatim as in the file.
+    /// The name that Hugging Face gives it.
     pub name: String,
     /// How its numbers are stored.
     pub encoding: Encoding,
-    /// Dimensions, outermost first; empty for a scalar. Their product in `encoding` is as long as `range`.
+    /// Dimensions, outermost first; empty for a scalar. In `encoding` they need as many bytes as the parts have.
     pub shape: Vec<usize>,
-    /// The plain name of the file that it is in.
+    /// Its codes, blocks or floats.
+    pub codes: Extent,
+    /// Its scales, where they are kept apart.
+    pub scales: Option<Extent>,
+    /// Its biases, where they are kept apart.
+    pub biases: Option<Extent>,
+    /// One f32 for the whole tensor, of nvfp4.
+    pub global_scale: Option<Extent>,
+    pub(crate) layout: Layout,
+}
+
+/// Bytes in a file that are a tensor there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The tensor's name, verbatim as in the file.
+    pub name: String,
+    /// The plain name of the file.
     pub file: Arc<str>,
     /// Where it lies, in bytes from the beginning of that file; within the file, when it was opened.
     pub range: Range<u64>,
 }
 
-impl TensorInfo {
+impl Extent {
     /// Bytes that it takes.
     pub fn byte_len(&self) -> usize {
         (self.range.end - self.range.start) as usize
     }
 }
 
+impl TensorInfo {
+    /// A tensor that is one run of bytes.
+    pub(crate) fn whole(name: String, encoding: Encoding, shape: Vec<usize>, codes: Extent) -> Self {
+        let layout = Layout::Canonical;
+        Self { name, encoding, shape, codes, scales: None, biases: None, global_scale: None, layout }
+    }
+
+    /// Whether its parts are as long as shape and encoding need.
+    pub(crate) fn fits(&self) -> bool {
+        let len = |extent: &Option<Extent>| extent.as_ref().map_or(0, Extent::byte_len);
+        let found = Sizes { codes: self.codes.byte_len(), scales: len(&self.scales), biases: len(&self.biases) };
+        self.encoding.tensor_sizes(&self.shape) == Some(found)
+    }
+
+    /// Bytes that it takes, all parts together.
+    pub fn byte_len(&self) -> usize {
+        let parts = [&self.scales, &self.biases, &self.global_scale];
+        self.codes.byte_len() + parts.into_iter().flatten().map(Extent::byte_len).sum::<usize>()
+    }
+}
+
+/// How what is stored differs from the tensor that Hugging Face has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// It does not.
+    Canonical,
+    /// Every element is one more. Dense f32 only.
+    PlusOne,
+    /// The rows of each head of `head_dim` alternate between its first and its second half. One part only.
+    Interleaved { head_dim: usize },
+}
+
+impl Layout {
+    fn undo<'a>(self, stored: Cow<'a, [u8]>, info: &TensorInfo) -> Cow<'a, [u8]> {
+        match self {
+            Layout::Canonical => stored,
+            Layout::PlusOne => {
+                let (floats, _) = stored.as_chunks();
+                Cow::Owned(floats.iter().flat_map(|&bytes| (f32::from_le_bytes(bytes) - 1.0).to_le_bytes()).collect())
+            }
+            Layout::Interleaved { head_dim } => {
+                let row = stored.len() / info.shape.first().copied().unwrap_or(1).max(1);
+                Cow::Owned(halves(&stored, row, head_dim))
+            }
+        }
+    }
+}
+
+/// Row 2i + j of a head becomes row j * head_dim / 2 + i. Rows are moved whole, so any encoding of rows will do.
+fn halves(stored: &[u8], row: usize, head_dim: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(stored.len());
+    for head in stored.chunks(row.max(1) * head_dim) {
+        for half in 0..2 {
+            head.chunks(row.max(1)).skip(half).step_by(2).for_each(|row| out.extend_from_slice(row));
+        }
+    }
+    out
+}
+
 /// A tensor that a model needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Name, verbatim as in the file.
+    /// Name, as Hugging Face gives it.
     pub name: String,
     /// Dimensions, outermost first.
     pub shape: Vec<usize>,
@@ -76,5 +160,19 @@ impl TensorSpec {
     /// A tensor called `name` of `shape`.
     pub fn new(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
         Self { name: name.into(), shape: shape.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interleaved_rows_become_halves() {
+        // Two heads of six rows of two bytes, numbered as Hugging Face has them.
+        let stored: Vec<u8> = [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11].iter().flat_map(|&r| [r, 100 + r]).collect();
+        let expected: Vec<u8> = (0..12).flat_map(|r| [r, 100 + r]).collect();
+        assert_eq!(halves(&stored, 2, 6), expected);
+        assert!(halves(&[], 0, 6).is_empty());
     }
 }

@@ -5,6 +5,7 @@
 #![allow(dead_code, unused_imports)] // Not everyone who includes it needs all of it.
 
 mod damaged_directories;
+mod damaged_modules;
 mod damaged_weights;
 mod edit;
 mod valid;
@@ -26,7 +27,7 @@ pub struct Case {
 
 /// Checkpoints that cannot be opened.
 pub fn cases() -> Vec<Case> {
-    [damaged_weights::cases(), damaged_directories::cases()].into_iter().flatten().collect()
+    [damaged_weights::cases(), damaged_directories::cases(), damaged_modules::cases()].into_iter().flatten().collect()
 }
 
 /// Checkpoints that open, and have other tensors than [`specs`] says.

@@ -236,11 +236,6 @@ fn configs() -> Vec<Case> {
         ),
         ("config_of_many_objects", |d| config_bytes(d, &wide()), &["config.json: field `a[", "at most 100000 values"]),
         (
-            "quantized_by_mlx",
-            |d| config_key(d, "quantization", json!({"bits": 4, "group_size": 64})),
-            &["config.json: field `quantization`", "MLX-quantized weights cannot be read by this version yet"],
-        ),
-        (
             "quantized_by_gptq",
             |d| config_key(d, "quantization_config", json!({"quant_method": "gptq"})),
             &["config.json: field `quantization_config`", "gptq", "cannot be read"],

@@ -176,7 +176,7 @@ fn entries() -> Vec<Case> {
         (
             "dtype_of_other_size",
             |d| entry(d, "dtype", json!("F32")),
-            &["`lm_head.weight`", "32768 bytes for shape [256, 32] of f32", "16384"],
+            &["`lm_head.weight`", "32768 bytes for shape [256, 32] of F32", "16384"],
         ),
         ("shape_missing", |d| entry_without(d, "shape"), &["`shape` of tensor `lm_head.weight`", "none"]),
         (
@@ -190,7 +190,7 @@ fn entries() -> Vec<Case> {
         (
             "shape_too_small",
             |d| entry(d, "shape", json!([255, 32])),
-            &["`lm_head.weight`", "16320 bytes for shape [255, 32] of bf16", "16384 in data_offsets [0, 16384]"],
+            &["`lm_head.weight`", "16320 bytes for shape [255, 32] of BF16", "16384 in data_offsets [0, 16384]"],
         ),
         (
             "shape_of_9_dimensions",

@@ -27,7 +27,7 @@ fn same_as_oracle(checkpoint: &Checkpoint, bytes: &[u8]) {
         };
         assert_eq!(found.info().encoding, Encoding::Dense(encoding), "{name}");
         assert_eq!(found.info().shape, expected.shape(), "{name}");
-        assert!(found.bytes() == expected.data(), "{name}");
+        assert!(found.parts().codes == expected.data(), "{name}");
         assert!(found.view().parts().codes == expected.data() && found.view().shape() == expected.shape(), "{name}");
         assert_eq!(checkpoint.tensor(name), Some(found.info()));
     }
@@ -70,15 +70,15 @@ fn shards_read_as_one_file_does() {
     let (single, sharded) = (open(one.path()).unwrap(), open(two.path()).unwrap());
     same_as_oracle(&single, &fs::read(one.path().join("model.safetensors")).unwrap());
     assert_eq!(single.tensors().len(), specs().len());
-    assert!(single.tensors().iter().all(|t| &*t.file == "model.safetensors"));
+    assert!(single.tensors().iter().all(|t| &*t.codes.file == "model.safetensors"));
     let names = |c: &Checkpoint| c.tensors().iter().map(|t| (t.name.clone(), t.shape.clone())).collect::<Vec<_>>();
     assert_eq!(names(&single), names(&sharded));
     for shard in SHARDS {
         let bytes = fs::read(two.path().join(shard)).unwrap();
         let oracle = SafeTensors::deserialize(&bytes).unwrap();
         for (name, expected) in oracle.iter() {
-            assert_eq!(&*sharded.tensor(name).unwrap().file, shard);
-            assert!(sharded.read(name).unwrap().bytes() == expected.data(), "{name}");
+            assert_eq!(&*sharded.tensor(name).unwrap().codes.file, shard);
+            assert!(sharded.read(name).unwrap().parts().codes == expected.data(), "{name}");
         }
     }
 }
@@ -89,7 +89,7 @@ fn a_single_file_goes_before_an_index() {
     write_sharded(dir.path());
     write_valid(dir.path());
     fs::write(dir.path().join("model.safetensors.index.json"), "not read").unwrap();
-    assert!(open(dir.path()).unwrap().tensors().iter().all(|t| &*t.file == "model.safetensors"));
+    assert!(open(dir.path()).unwrap().tensors().iter().all(|t| &*t.codes.file == "model.safetensors"));
 }
 
 /// The cache of the Hugging Face hub is made of links.
@@ -118,7 +118,7 @@ fn embedded_bytes_are_borrowed() {
     assert_eq!(checkpoint.file("y.txt").unwrap(), None);
     same_as_oracle(&checkpoint, bytes);
     let tensor = checkpoint.read("lm_head.weight").unwrap();
-    assert!(bytes.as_ptr_range().contains(&tensor.bytes().as_ptr()));
+    assert!(bytes.as_ptr_range().contains(&tensor.parts().codes.as_ptr()));
 }
 
 #[test]
@@ -170,4 +170,73 @@ fn threads_read_at_once() {
             scope.spawn(|| same_as_oracle(&checkpoint, &bytes));
         }
     });
+}
+
+/// Elements of each encoding; names as Hugging Face has them.
+#[test]
+fn mlx_checkpoints_read_under_canonical_names() {
+    let affine = |bits, group| Encoding::Affine { bits, group, scale: FloatType::BF16 };
+    let bf16 = Encoding::Dense(FloatType::BF16);
+    let checkpoint = open(&root().join("fixtures/muse-tiny-mlx-lm-mixed")).unwrap();
+    assert_eq!(checkpoint.tensors().len(), 3 + 8 * 12);
+    let layer = |i: usize, name: &str| format!("model.language_model.layers.{i}.{name}.weight");
+    for (name, encoding, shape) in [
+        ("lm_head.weight".to_string(), affine(6, 64), [512, 64]),
+        ("model.language_model.embed_tokens.weight".to_string(), affine(8, 32), [512, 64]),
+        (layer(0, "self_attn.q_proj"), affine(3, 64), [128, 64]),
+        (layer(1, "mlp.down_proj"), affine(5, 32), [64, 96]),
+        (layer(2, "self_attn.o_proj"), affine(2, 128), [64, 128]),
+        (layer(3, "self_attn.gate_proj"), Encoding::MxFp4, [128, 64]),
+        (layer(4, "mlp.up_proj"), bf16, [96, 64]),
+        (layer(5, "self_attn.v_proj"), Encoding::NvFp4, [32, 64]),
+        (layer(6, "self_attn.k_proj"), Encoding::MxFp8, [32, 64]),
+        (layer(7, "mlp.up_proj"), affine(4, 32), [96, 64]),
+    ] {
+        let info = checkpoint.tensor(&name).unwrap_or_else(|| panic!("{name}"));
+        assert_eq!((info.encoding, info.shape.as_slice()), (encoding, &shape[..]), "{name}");
+        let tensor = checkpoint.read(&name).unwrap();
+        assert_eq!(Some(tensor.parts().sizes()), encoding.tensor_sizes(&shape));
+        assert_eq!(info.byte_len(), tensor.parts().sizes().total());
+        assert!(tensor.view().to_f32().iter().all(|w| w.is_finite() && w.abs() < 100.0), "{name}");
+    }
+    let checkpoint = open(&root().join("fixtures/muse-tiny-mlx-vlm-4bit")).unwrap();
+    assert_eq!(checkpoint.tensor("lm_head.weight").unwrap().codes.name, "language_model.lm_head.weight");
+    assert_eq!(checkpoint.tensor(&layer(0, "mlp.up_proj")).unwrap().encoding, affine(4, 64));
+    assert_eq!(checkpoint.tensor(&layer(0, "mlp.down_proj")).unwrap().encoding, bf16);
+    assert_eq!(checkpoint.tensor("model.vision_projection.weight").unwrap().encoding, bf16);
+    // Near what it was made from.
+    let original = open(&root().join("fixtures/muse-tiny-bf16")).unwrap();
+    assert_eq!(original.tensors().len(), checkpoint.tensors().len());
+    for info in original.tensors() {
+        let (before, after) = (original.read(&info.name).unwrap(), checkpoint.read(&info.name).unwrap());
+        let pairs = before.view().to_f32().into_iter().zip(after.view().to_f32());
+        let (error, all) =
+            pairs.fold((0f64, 0f64), |(e, a), (x, y)| (e + f64::from(x - y).powi(2), a + f64::from(x).powi(2)));
+        assert!(error <= all * 0.02, "{}: {}", info.name, error / all);
+    }
+}
+
+/// A drafter's names are left alone, and a global scale is one more part.
+#[test]
+fn quantized_drafters_and_global_scales() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = json!({"model_type": "muse_glimmer_assistant", "quantization": {"mode": "nvfp4"}});
+    write_config(dir.path(), &config);
+    let header = json!({
+        "norm.weight": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]},
+        "model.norm.weight": {"dtype": "BF16", "shape": [2], "data_offsets": [4, 8]},
+        "fc.weight": {"dtype": "U32", "shape": [1, 2], "data_offsets": [8, 16]},
+        "fc.scales": {"dtype": "U8", "shape": [1, 1], "data_offsets": [16, 17]},
+        "fc.global_scale": {"dtype": "F32", "shape": [], "data_offsets": [17, 21]},
+    });
+    // Codes 1, which are 0.5; a scale of 1; and a largest magnitude that makes the global scale 2.
+    let data = [&[0u8; 8][..], &[0x11; 8], &[0x38], &(2.0 * 6.0 * 448f32).to_le_bytes()].concat();
+    let file = crate::corpus::file(header.as_object().unwrap(), &data);
+    fs::write(dir.path().join("model.safetensors"), file).unwrap();
+    let checkpoint = open(dir.path()).unwrap();
+    let names: Vec<&str> = checkpoint.tensors().iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(names, ["fc.weight", "model.norm.weight", "norm.weight"]);
+    let fc = checkpoint.read("fc.weight").unwrap();
+    assert_eq!((fc.parts().global_scale, fc.view().to_f32()), (Some(2.0), vec![1.0; 16]));
+    assert_eq!(checkpoint.tensor("fc.weight").unwrap().byte_len(), 8 + 1 + 4);
 }

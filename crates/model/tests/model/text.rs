@@ -66,6 +66,18 @@ fn every_stored_tensor_is_met() {
     }
 }
 
+/// Logits that mlx-lm and mlx-vlm compute from the packed weights with f32 activations.
+#[test]
+fn quantized_checkpoints_of_mlx_meet_the_stored_logits() {
+    for name in ["muse-tiny-mlx-lm-mixed", "muse-tiny-mlx-vlm-4bit"] {
+        let b = backend();
+        let golden = Golden::open(&format!("fixtures/{name}_expected.safetensors"));
+        let model = load(&b, &format!("fixtures/{name}"));
+        let ids = golden.ids("input_ids");
+        golden.check("logits_f32", &logits(&b, &model, &ids, ids.len(), F32));
+    }
+}
+
 #[test]
 fn greedy_continuations_are_met() {
     for name in ["muse-tiny-bf16", "muse-tiny-f32"] {

@@ -1,0 +1,53 @@
+//! The names that other programs give to the tensors of Muse-Glimmer, and those that Hugging Face gives them.
+
+/// The canonical name of a target's tensor, or of a module that has tensors.
+///
+/// mlx-vlm puts the text tower under `language_model` whole, and vision parts at the top; mlx-lm has the text tower
+/// alone, under `model`. Any other name is left as it is.
+pub(crate) fn canonical(name: &str) -> String {
+    let vision = ["vision_tower", "vision_adapter", "vision_projection"];
+    let below = |prefix: &str, name: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'));
+    if let Some(rest) = name.strip_prefix("language_model.model.") {
+        return format!("model.language_model.{rest}");
+    }
+    if let Some(rest) = name.strip_prefix("language_model.").filter(|rest| *rest == "lm_head" || below("lm_head", rest))
+    {
+        return rest.into();
+    }
+    if vision.iter().any(|part| name == *part || below(part, name)) {
+        return format!("model.{name}");
+    }
+    match name.strip_prefix("model.") {
+        Some(rest) if ["embed_tokens", "layers", "norm"].iter().any(|part| rest == *part || below(part, rest)) => {
+            format!("model.language_model.{rest}")
+        }
+        _ => name.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::canonical;
+
+    #[test]
+    fn every_spelling_becomes_that_of_hugging_face() {
+        for (name, expected) in [
+            ("lm_head.weight", "lm_head.weight"),
+            ("language_model.lm_head.scales", "lm_head.scales"),
+            ("language_model.lm_head", "lm_head"),
+            ("model.norm.weight", "model.language_model.norm.weight"),
+            ("model.layers.3.mlp.up_proj", "model.language_model.layers.3.mlp.up_proj"),
+            ("language_model.model.embed_tokens.weight", "model.language_model.embed_tokens.weight"),
+            ("model.language_model.layers.0.x", "model.language_model.layers.0.x"),
+            ("vision_tower.layers.0.attn.proj.bias", "model.vision_tower.layers.0.attn.proj.bias"),
+            ("vision_projection.weight", "model.vision_projection.weight"),
+            ("vision_projection", "model.vision_projection"),
+            ("model.vision_adapter.fc1.weight", "model.vision_adapter.fc1.weight"),
+            ("model.extra.bias", "model.extra.bias"),
+            ("vision_towers.x", "vision_towers.x"),
+            ("language_model.lm_header", "language_model.lm_header"),
+        ] {
+            assert_eq!(canonical(name), expected);
+        }
+    }
+}
