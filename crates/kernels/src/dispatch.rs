@@ -3,6 +3,8 @@
 use crate::attention::{self, ChunkOf, Partial};
 use crate::isa::{self, Isa};
 use crate::lanes::{BF16, F16, F32};
+use crate::packed::tile::TILE_ROWS;
+use crate::packed::{self, TileProduct};
 use crate::{elementwise, matmul, norm, rope};
 
 /// The kernels of one instruction set. It can only be had for an instruction set of this machine.
@@ -93,7 +95,7 @@ kernels! {
         #[cfg(target_arch = "x86_64")]
         avx2: Isa::Avx2, isa::Avx2::assume(), "avx2,fma,f16c";
         #[cfg(target_arch = "x86_64")]
-        avx512: Isa::Avx512, isa::Avx512::assume(), "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c";
+        avx512: Isa::Avx512, isa::Avx512::assume(), "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c";
         #[cfg(target_arch = "aarch64")]
         neon: Isa::Neon, isa::Neon::assume(), "neon";
     }
@@ -124,6 +126,14 @@ kernels! {
         fn gate_row(x: &mut [f32], gate: &[f32]) = elementwise::gate;
         /// SwiGLU of one row.
         fn swiglu_row(gate: &mut [f32], up: &[f32]) = elementwise::swiglu;
+        /// A tile of packed Q4_K.
+        fn packed_q4_k(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::q4_k;
+        /// A tile of packed Q5_K.
+        fn packed_q5_k(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::q5_k;
+        /// A tile of packed Q6_K.
+        fn packed_q6_k(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::q6_k;
+        /// A tile of packed 4-bit affine codes.
+        fn packed_affine4(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::affine4;
         /// Multiplier and soft cap of one row.
         fn softcap_row(x: &mut [f32], multiplier: f32, cap: f32) = elementwise::softcap;
     }

@@ -15,7 +15,7 @@ pub enum Isa {
     Neon,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, DQ and VL.
+    /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
 }
 
@@ -84,7 +84,7 @@ impl Avx2 {
     }
 }
 
-/// Proof that this machine has AVX-512 F, BW, DQ and VL.
+/// Proof that this machine has AVX-512 F, BW, DQ, VL and VNNI.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512(());
@@ -94,7 +94,7 @@ impl Avx512 {
     /// The proof without detection.
     ///
     /// # Safety
-    /// The machine has AVX-512 F, BW, DQ and VL.
+    /// The machine has AVX-512 F, BW, DQ, VL and VNNI.
     pub(crate) unsafe fn assume() -> Self {
         Self(())
     }
@@ -104,7 +104,8 @@ impl Avx512 {
         (is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl"))
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni"))
         .then_some(Self(()))
     }
 }

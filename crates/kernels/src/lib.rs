@@ -13,6 +13,7 @@ pub mod math;
 pub mod matmul;
 pub mod memory;
 mod norm;
+pub mod packed;
 pub mod pool;
 pub mod rope;
 pub mod rows;

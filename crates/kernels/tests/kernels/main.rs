@@ -3,5 +3,6 @@
 
 mod attention;
 mod matmul;
+mod packed;
 mod rows;
 mod support;

@@ -1,3 +1,4 @@
 //! AVX-512: sixteen lanes are one register.
 
 pub mod lanes;
+pub mod tile;

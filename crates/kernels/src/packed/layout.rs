@@ -1,0 +1,198 @@
+//! How packed weights lie in memory.
+//!
+//! A matrix is a sequence of tiles of sixteen output rows (the last one padded with zeros), a tile a sequence of blocks of 256
+//! inputs, and a block is a header of scales followed by lines of codes, so that a product reads memory once and in order. A
+//! line holds four inputs of each row; 4-bit codes share a line by nibbles: inputs 8 j .. 8 j + 3 in the low ones, 8 j + 4 ..
+//! 8 j + 7 in the high ones. Scales stay in the bits that the file has them in.
+
+use super::tile::{LINE, TILE_ROWS};
+use glimmer_encoding::{Encoding, FloatType, GgmlType, WeightView};
+
+/// Inputs of a block.
+pub const BLOCK: usize = 256;
+
+/// The packed layouts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// 4-bit codes; per 256 inputs f16 scales for scales and mins, per 32 a 6-bit scale and a 6-bit min.
+    Q4K,
+    /// The same with 5-bit codes.
+    Q5K,
+    /// 6-bit codes minus 32; per 256 inputs an f16 scale, per 16 an 8-bit scale.
+    Q6K,
+    /// 4-bit codes; per group of 32, 64 or 128 a 16-bit scale and bias.
+    Affine4,
+}
+
+/// A packed weight matrix (outs, inputs).
+pub struct Packed {
+    kind: Kind,
+    group: usize,
+    brain: bool,
+    outs: usize,
+    inputs: usize,
+    tile_bytes: usize,
+    data: Vec<u8>,
+}
+
+impl Packed {
+    /// Packs a matrix, or `None` where its encoding has no packed layout.
+    pub fn pack(view: &WeightView<'_>) -> Option<Self> {
+        let (kind, group, brain) = match view.encoding() {
+            Encoding::Ggml(GgmlType::Q4K) => (Kind::Q4K, 32, false),
+            Encoding::Ggml(GgmlType::Q5K) => (Kind::Q5K, 32, false),
+            Encoding::Ggml(GgmlType::Q6K) => (Kind::Q6K, 16, false),
+            Encoding::Affine { bits: 4, group, scale: FloatType::F16 } => (Kind::Affine4, group as usize, false),
+            Encoding::Affine { bits: 4, group, scale: FloatType::BF16 } => (Kind::Affine4, group as usize, true),
+            _ => return None,
+        };
+        let (outs, inputs) = (view.rows(), view.cols());
+        let blocks = inputs.div_ceil(BLOCK);
+        let tile_bytes = blocks * block_bytes(kind, group);
+        let tiles = outs.div_ceil(TILE_ROWS);
+        let mut data = crate::memory::zeros::<u8>(tiles * tile_bytes)?;
+        for (tile, bytes) in data.chunks_exact_mut(tile_bytes).enumerate() {
+            for row in 0..TILE_ROWS.min(outs - tile * TILE_ROWS) {
+                pack_row(kind, group, view, tile * TILE_ROWS + row, row, bytes);
+            }
+        }
+        Some(Self { kind, group, brain, outs, inputs, tile_bytes, data })
+    }
+
+    /// Output rows.
+    pub fn outs(&self) -> usize {
+        self.outs
+    }
+
+    /// Inputs of a row.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Bytes in memory.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn group(&self) -> usize {
+        self.group
+    }
+
+    pub(crate) fn brain(&self) -> bool {
+        self.brain
+    }
+
+    pub(crate) fn tiles(&self) -> usize {
+        self.outs.div_ceil(TILE_ROWS)
+    }
+
+    pub(crate) fn tile(&self, tile: usize) -> &[u8] {
+        &self.data[tile * self.tile_bytes..(tile + 1) * self.tile_bytes]
+    }
+}
+
+/// Header and codes of a block.
+pub(crate) const fn block_bytes(kind: Kind, group: usize) -> usize {
+    let nibbles = BLOCK * TILE_ROWS / 2;
+    match kind {
+        Kind::Q4K => K_HEADER + nibbles,
+        Kind::Q5K => K_HEADER + nibbles + BLOCK * TILE_ROWS / 8,
+        Kind::Q6K => Q6_HEADER + nibbles + BLOCK * TILE_ROWS / 4,
+        Kind::Affine4 => BLOCK / group * 4 * TILE_ROWS + nibbles,
+    }
+}
+
+/// d, dmin (f16 each), and three words of packed 6-bit scales and mins per row.
+pub(crate) const K_HEADER: usize = 2 * 2 * TILE_ROWS + 3 * LINE;
+/// d (f16), and four words of 8-bit scales per row.
+pub(crate) const Q6_HEADER: usize = 2 * TILE_ROWS + 4 * LINE;
+
+/// Puts one row of the matrix into its place among the sixteen of a tile.
+fn pack_row(kind: Kind, group: usize, view: &WeightView<'_>, from: usize, row: usize, tile: &mut [u8]) {
+    let parts = view.row(from);
+    let size = block_bytes(kind, group);
+    match kind {
+        Kind::Q4K => {
+            for (block, to) in parts.codes.chunks_exact(144).zip(tile.chunks_exact_mut(size)) {
+                k_header(&block[..16], row, to);
+                k_nibbles(&block[16..], row, &mut to[K_HEADER..]);
+            }
+        }
+        Kind::Q5K => {
+            for (block, to) in parts.codes.chunks_exact(176).zip(tile.chunks_exact_mut(size)) {
+                k_header(&block[..16], row, to);
+                k_nibbles(&block[48..], row, &mut to[K_HEADER..]);
+                // Bit s of high byte i is the fifth bit of input 32 s + i.
+                let tops = &mut to[K_HEADER + BLOCK * TILE_ROWS / 2..];
+                for input in 0..BLOCK {
+                    put_bits(tops, row, input, block[16 + input % 32] >> (input / 32) & 1, 1);
+                }
+            }
+        }
+        Kind::Q6K => {
+            for (block, to) in parts.codes.chunks_exact(210).zip(tile.chunks_exact_mut(size)) {
+                to[2 * row..2 * row + 2].copy_from_slice(&block[208..210]);
+                for word in 0..4 {
+                    let at = 2 * TILE_ROWS + word * LINE + 4 * row;
+                    to[at..at + 4].copy_from_slice(&block[192 + 4 * word..192 + 4 * word + 4]);
+                }
+                let (nibbles, tops) = to[Q6_HEADER..].split_at_mut(BLOCK * TILE_ROWS / 2);
+                for input in 0..BLOCK {
+                    // Two halves of 128 inputs, four quarters of 32 each.
+                    let (half, quarter, i) = (input / 128, input % 128 / 32, input % 32);
+                    let low = block[64 * half + 32 * (quarter % 2) + i] >> (4 * (quarter / 2)) & 15;
+                    put_nibble(nibbles, row, input, low);
+                    put_bits(tops, row, input, block[128 + 32 * half + i] >> (2 * quarter) & 3, 2);
+                }
+            }
+        }
+        Kind::Affine4 => {
+            let groups = BLOCK / group;
+            for (block, to) in tile.chunks_exact_mut(size).enumerate() {
+                let inputs = block * BLOCK..view.cols().min((block + 1) * BLOCK);
+                for g in 0..inputs.len() / group {
+                    let source = 2 * (inputs.start / group + g);
+                    let at = g * 4 * TILE_ROWS + 2 * row;
+                    to[at..at + 2].copy_from_slice(&parts.scales[source..source + 2]);
+                    to[at + 2 * TILE_ROWS..at + 2 * TILE_ROWS + 2].copy_from_slice(&parts.biases[source..source + 2]);
+                }
+                let nibbles = &mut to[groups * 4 * TILE_ROWS..];
+                for (input, source) in inputs.enumerate() {
+                    put_nibble(nibbles, row, input, parts.codes[source / 2] >> (4 * (source % 2)) & 15);
+                }
+            }
+        }
+    }
+}
+
+/// d, dmin and the twelve bytes of scales and mins of a K-quant block.
+fn k_header(header: &[u8], row: usize, to: &mut [u8]) {
+    to[2 * row..2 * row + 2].copy_from_slice(&header[..2]);
+    to[2 * TILE_ROWS + 2 * row..2 * TILE_ROWS + 2 * row + 2].copy_from_slice(&header[2..4]);
+    for word in 0..3 {
+        let at = 4 * TILE_ROWS + word * LINE + 4 * row;
+        to[at..at + 4].copy_from_slice(&header[4 + 4 * word..8 + 4 * word]);
+    }
+}
+
+/// The nibbles of a K-quant block: 32 bytes hold 64 inputs, the first 32 in the low nibbles.
+fn k_nibbles(bytes: &[u8], row: usize, to: &mut [u8]) {
+    for input in 0..BLOCK {
+        let (pair, i) = (input / 64, input % 64);
+        put_nibble(to, row, input, bytes[32 * pair + i % 32] >> (4 * (i / 32)) & 15);
+    }
+}
+
+fn put_nibble(lines: &mut [u8], row: usize, input: usize, code: u8) {
+    lines[input / 8 * LINE + 4 * row + input % 4] |= code << (4 * (input / 4 % 2));
+}
+
+/// `bits` bits of an input in a plane of its own: group g of four inputs at bit `g * bits` of a line's bytes.
+fn put_bits(plane: &mut [u8], row: usize, input: usize, code: u8, bits: usize) {
+    let per_line = 8 / bits * 4;
+    plane[input / per_line * LINE + 4 * row + input % 4] |= code << (input % per_line / 4 * bits);
+}

@@ -1,0 +1,183 @@
+//! Products of packed quantized weights with 8-bit activations.
+
+use crate::support::{Random, bits, tables};
+use glimmer_encoding::{Encoding, FloatType, GgmlType, Parts, WeightView};
+use glimmer_kernels::dispatch::Kernels;
+use glimmer_kernels::packed::{Activations, Packed, matmul};
+use glimmer_kernels::pool::Pool;
+use half::{bf16, f16};
+
+const ENCODINGS: &[Encoding] = &[
+    Encoding::Ggml(GgmlType::Q4K),
+    Encoding::Ggml(GgmlType::Q5K),
+    Encoding::Ggml(GgmlType::Q6K),
+    Encoding::Affine { bits: 4, group: 32, scale: FloatType::F16 },
+    Encoding::Affine { bits: 4, group: 64, scale: FloatType::BF16 },
+    Encoding::Affine { bits: 4, group: 128, scale: FloatType::BF16 },
+];
+
+/// A weight of random bits with moderate scales.
+struct Stored {
+    encoding: Encoding,
+    shape: [usize; 2],
+    codes: Vec<u8>,
+    scales: Vec<u8>,
+    biases: Vec<u8>,
+}
+
+/// How the codes are chosen.
+#[derive(Clone, Copy, Debug)]
+enum Codes {
+    Random,
+    Ones,
+    Zeros,
+}
+
+impl Stored {
+    fn new(encoding: Encoding, outs: usize, k: usize, codes: Codes, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let sizes = encoding.tensor_sizes(&[outs, k]).unwrap();
+        let mut bytes: Vec<u8> = (0..sizes.codes)
+            .map(|_| match codes {
+                Codes::Random => random.next() as u8,
+                Codes::Ones => 0xff,
+                Codes::Zeros => 0,
+            })
+            .collect();
+        let small = |random: &mut Random| f16::from_f32(0.01 * random.value()).to_le_bytes();
+        match encoding {
+            Encoding::Ggml(kind) => {
+                let at: &[usize] = if kind == GgmlType::Q6K { &[208] } else { &[0, 2] };
+                for block in bytes.chunks_exact_mut(kind.block_bytes()) {
+                    for &at in at {
+                        block[at..at + 2].copy_from_slice(&small(&mut random));
+                    }
+                }
+                Self { encoding, shape: [outs, k], codes: bytes, scales: Vec::new(), biases: Vec::new() }
+            }
+            Encoding::Affine { scale, .. } => {
+                let mut floats = |n: usize| -> Vec<u8> {
+                    (0..n / 2)
+                        .flat_map(|_| match scale {
+                            FloatType::F16 => small(&mut random),
+                            _ => bf16::from_f32(0.01 * random.value()).to_le_bytes(),
+                        })
+                        .collect()
+                };
+                let (scales, biases) = (floats(sizes.scales), floats(sizes.biases));
+                Self { encoding, shape: [outs, k], codes: bytes, scales, biases }
+            }
+            _ => unreachable!(),
+        }
+    }
+
+    fn view(&self) -> WeightView<'_> {
+        let parts = Parts { codes: &self.codes, scales: &self.scales, biases: &self.biases, global_scale: None };
+        WeightView::new(self.encoding, &self.shape, parts).unwrap()
+    }
+}
+
+fn run(kernels: &Kernels, threads: usize, x: &[f32], k: usize, weight: &Packed) -> Vec<f32> {
+    let activations = Activations::quantize(x, k);
+    let mut out = vec![f32::NAN; x.len() / k * weight.outs()];
+    matmul(kernels, &Pool::new(threads), &activations, weight, &mut out);
+    out
+}
+
+/// Activations with all extremes: zeros, one spike, equal magnitudes.
+fn activations(rows: usize, k: usize, seed: u64) -> Vec<f32> {
+    let mut random = Random::new(seed);
+    let mut x = random.values(rows * k);
+    for (row, x) in x.chunks_exact_mut(k).enumerate() {
+        match row % 4 {
+            1 => x.iter_mut().for_each(|x| *x = x.signum()),
+            2 => x[..k.min(40)].fill(0.0),
+            3 => x[k - 1] = 1e4,
+            _ => {}
+        }
+    }
+    x
+}
+
+#[test]
+fn products_are_right_and_the_same_everywhere() {
+    for &encoding in ENCODINGS {
+        let block = encoding.block();
+        for (rows, outs, k) in
+            [(1, 16, 256), (1, 5, 512), (3, 33, 256), (4, 16, 768), (5, 40, 512), (9, 17, 1024), (17, 31, 256)]
+        {
+            // Encodings whose groups are shorter have a last block that is not full.
+            let k = if block < 256 { k + block } else { k };
+            for codes in [Codes::Random, Codes::Ones, Codes::Zeros] {
+                let stored = Stored::new(encoding, outs, k, codes, (rows * outs + k) as u64);
+                let x = activations(rows, k, 7);
+                let packed = Packed::pack(&stored.view()).unwrap();
+                let scalar = run(tables()[0], 1, &x, k, &packed);
+
+                // What the rule says: codes of activations times decoded weights.
+                let weight: Vec<f64> = stored.view().to_f32().iter().map(|&w| w as f64).collect();
+                let rounded = Activations::quantize(&x, k);
+                for (i, &ours) in scalar.iter().enumerate() {
+                    let (row, out) = (i / outs, i % outs);
+                    let (mut exact, mut size) = (0.0, 0.0);
+                    for input in 0..k {
+                        let code = rounded.codes(row, input / 256)[input % 256];
+                        let a = code as f64 * rounded.scale(row, input / 256) as f64;
+                        let w = weight[out * k + input];
+                        exact += a * w;
+                        size += (a * w).abs();
+                    }
+                    // Differences of large sums, a few roundings for each block.
+                    let scale = size.max(weight[out * k..(out + 1) * k].iter().map(|w| w.abs()).sum::<f64>() * 1e-6);
+                    let bound = 2e-6 * (scale * 8.0 + exact.abs()) + 1e-9;
+                    assert!(
+                        (ours as f64 - exact).abs() <= bound,
+                        "{encoding} {codes:?} {rows}x{outs}x{k} at {i}: {ours} against {exact}"
+                    );
+                }
+                for kernels in tables() {
+                    for threads in [1, 3] {
+                        let out = run(kernels, threads, &x, k, &packed);
+                        assert!(
+                            bits(&out) == bits(&scalar),
+                            "{encoding} {codes:?} {} {rows}x{outs}x{k}",
+                            kernels.isa()
+                        );
+                    }
+                    for row in 0..rows {
+                        let alone = run(kernels, 1, &x[row * k..(row + 1) * k], k, &packed);
+                        let expected = &scalar[row * outs..(row + 1) * outs];
+                        assert!(bits(&alone) == bits(expected), "{encoding} {} row {row} alone", kernels.isa());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_round_to_nearest_even_and_keep_their_sums() {
+    let x: Vec<f32> = (0..300).map(|i| ((i * 37) % 255) as f32 / 2.0 - 63.5).collect();
+    let rounded = Activations::quantize(&x, 300);
+    for (i, &x) in x.iter().enumerate() {
+        let (block, at) = (i / 256, i % 256);
+        let ours = rounded.codes(0, block)[at] as f32 * rounded.scale(0, block);
+        assert!((ours - x).abs() <= rounded.scale(0, block) * 0.5001, "{i}: {ours} against {x}");
+    }
+    for block in 0..2 {
+        for (i, &sum) in rounded.sums16(0, block).iter().enumerate() {
+            let codes = &rounded.codes(0, block)[16 * i..16 * i + 16];
+            assert_eq!(sum as i32, codes.iter().map(|&c| c as i32).sum::<i32>());
+        }
+        for (i, &sum) in rounded.sums32(0, block).iter().enumerate() {
+            assert_eq!(sum, rounded.sums16(0, block)[2 * i] + rounded.sums16(0, block)[2 * i + 1]);
+        }
+    }
+    // Half-way values go to the even code, in both directions.
+    let mut x = vec![0.0; 256];
+    x[..6].copy_from_slice(&[127.0, 0.5, 1.5, -0.5, -1.5, 2.5]);
+    assert_eq!(Activations::quantize(&x, 256).codes(0, 0)[..6], [127, 0, 2, 0, -2, 2]);
+    assert!(Activations::quantize(&[1.0, f32::NAN], 2).scale(0, 0).is_nan());
+    assert!(Activations::quantize(&[1.0, f32::INFINITY], 2).scale(0, 0).is_nan());
+    assert_eq!(Activations::quantize(&[0.0; 5], 5).scale(0, 0), 0.0);
+}
