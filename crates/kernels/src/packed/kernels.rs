@@ -4,6 +4,8 @@
 //! product, one for the whole), then y = scale * value + y by fused multiply-add. Rows of activations are taken
 //! together to reuse what was unpacked; each is computed as if it were alone.
 
+#![expect(clippy::needless_range_loop, reason = "a row indexes accumulators and activations at once")]
+
 use super::TileProduct;
 use super::layout::{BLOCK, K_HEADER, Kind, Q6_HEADER, block_bytes};
 use super::tile::{LINE, TILE_ROWS, Tile};
@@ -87,9 +89,7 @@ fn k_scales<T: Tile>(t: T, block: &[u8], part: usize) -> ([T::Codes; 2], [T::Cod
 #[inline(always)]
 fn k_finish<T: Tile, const R: usize>(
     t: T,
-    block: &[u8],
-    part: usize,
-    mins: [T::Codes; 2],
+    (block, part, mins): (&[u8], usize, [T::Codes; 2]),
     product: &TileProduct<'_>,
     (first, number): (usize, usize),
     sums: &[T::Int; R],
@@ -132,7 +132,7 @@ fn q4_k_rows<T: Tile, const R: usize>(t: T, product: &TileProduct<'_>, first: us
             sub_block!(5);
             sub_block!(6);
             sub_block!(7);
-            k_finish(t, block, part, mins, product, (first, number), &sums, &mut y);
+            k_finish(t, (block, part, mins), product, (first, number), &sums, &mut y);
         }
         for r in 0..R {
             t.store(y[r], &mut out[r], part);
@@ -182,7 +182,7 @@ fn q5_k_rows<T: Tile, const R: usize>(t: T, product: &TileProduct<'_>, first: us
             sub_block!(5);
             sub_block!(6);
             sub_block!(7);
-            k_finish(t, block, part, mins, product, (first, number), &sums, &mut y);
+            k_finish(t, (block, part, mins), product, (first, number), &sums, &mut y);
         }
         for r in 0..R {
             t.store(y[r], &mut out[r], part);

@@ -1,5 +1,7 @@
 //! [`Tile`] over 256-bit registers: eight rows are a part.
 
+#![expect(clippy::needless_range_loop, reason = "a group indexes codes and activations at once")]
+
 use crate::isa::Avx2;
 use crate::packed::tile::{LINE, TILE_ROWS, Tile};
 use std::arch::x86_64::*;

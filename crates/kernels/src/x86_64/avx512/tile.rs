@@ -1,5 +1,7 @@
 //! [`Tile`] over 512-bit registers with VNNI: the sixteen rows are one part.
 
+#![expect(clippy::needless_range_loop, reason = "a group indexes codes and activations at once")]
+
 use crate::isa::Avx512;
 use crate::packed::tile::{LINE, TILE_ROWS, Tile};
 use std::arch::x86_64::*;
