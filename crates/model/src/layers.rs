@@ -7,9 +7,7 @@ use glimmer_checkpoint::Cursor;
 /// Loads a weight matrix (outs, inputs).
 pub fn weight<B: Backend>(backend: &B, at: &Cursor<'_>, outs: usize, inputs: usize) -> Result<B::Weight, ModelError> {
     let tensor = at.read("weight", &[outs, inputs])?;
-    backend
-        .load_weight(&tensor.view())
-        .map_err(|cause| ModelError::Backend { what: format!("tensor {}.weight", at.path()), cause })
+    backend.load_weight(&tensor.view()).map_err(|cause| ModelError::Backend { what: at.describe("weight"), cause })
 }
 
 /// Loads a norm's weight as it is.
@@ -26,10 +24,9 @@ fn vector(at: &Cursor<'_>, len: usize) -> Result<Vec<f32>, ModelError> {
     let values = at.read("weight", &[len])?.view().to_f32();
     match values.iter().position(|x| !x.is_finite()) {
         None => Ok(values),
-        Some(col) => Err(ModelError::Backend {
-            what: format!("tensor {}.weight", at.path()),
-            cause: BackendError::NonFinite { row: 0, col },
-        }),
+        Some(col) => {
+            Err(ModelError::Backend { what: at.describe("weight"), cause: BackendError::NonFinite { row: 0, col } })
+        }
     }
 }
 

@@ -28,6 +28,7 @@ fn weights_that_are_not_finite_are_refused_by_name() {
             overwrite(&dir, tensor, element..element + 1, value);
             let message = refusal(&target(&dir));
             assert!(message.contains(tensor) && message.contains(place), "{message}");
+            assert!(message.contains("model.safetensors"), "{message}");
         }
     }
 }
