@@ -147,7 +147,15 @@ impl Backend for CpuBackend {
             Encoding::Dense(FloatType::BF16) => WeightData::BF16(halves()),
             _ => WeightData::F32(view.to_f32()),
         };
-        Ok(Weight { inputs: view.cols(), data })
+        let bad = match &data {
+            WeightData::F32(w) => w.iter().position(|x| !x.is_finite()),
+            WeightData::F16(w) => w.iter().position(|bits| bits & 0x7c00 == 0x7c00),
+            WeightData::BF16(w) => w.iter().position(|bits| bits & 0x7f80 == 0x7f80),
+        };
+        match bad {
+            Some(at) => Err(BackendError::NonFinite { row: at / view.cols(), col: at % view.cols() }),
+            None => Ok(Weight { inputs: view.cols(), data }),
+        }
     }
 
     fn load_vector(&self, values: Vec<f32>) -> Vec<f32> {

@@ -33,6 +33,14 @@ pub enum BackendError {
         /// Those that are there.
         available: String,
     },
+    /// A weight that is not a number, or infinite.
+    #[error("the element in row {row}, column {col} is not finite")]
+    NonFinite {
+        /// Its row.
+        row: usize,
+        /// Its column.
+        col: usize,
+    },
     /// Memory could not be had.
     #[error("cannot allocate {bytes} bytes for {what}")]
     Memory {

@@ -1,5 +1,6 @@
 //! Walking into the names of a checkpoint, part by part.
 
+use crate::error::brief;
 use crate::{Checkpoint, Error, Tensor};
 use std::fmt::Display;
 
@@ -31,6 +32,15 @@ impl<'a> Cursor<'a> {
     /// The name up to here: "model.language_model.layers.3".
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// The tensor called `name` at this place as messages name it: checkpoint, file, tensor.
+    pub fn describe(&self, name: &str) -> String {
+        let (label, name) = (self.checkpoint.label(), self.join(name));
+        match self.checkpoint.tensor(&name) {
+            Some(info) => format!("{label}/{}: tensor `{}`", info.file, brief(&name)),
+            None => format!("{label}: tensor `{}`", brief(&name)),
+        }
     }
 
     fn join(&self, name: &str) -> String {

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::{flags, terminal};
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, value_parser};
 use glimmer_engine::chat::message::{ReasoningStrength, RequestedStrength};
 use glimmer_engine::{Isa, KvType};
 use std::ffi::OsString;
@@ -60,7 +60,7 @@ pub struct RunArgs {
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Prompt")]
 pub struct PromptArgs {
-    /// The prompt
+    /// The prompt, - for standard input
     #[arg(short = 'p', long = "prompt", value_name = "TEXT")]
     pub text: Option<String>,
     /// Reads the prompt from a file, - for standard input; one line break at its end is dropped
@@ -111,7 +111,7 @@ pub struct ModelArgs {
     #[arg(
         long,
         value_name = "K",
-        aliases = ["draft-max", "draft-n", "num-draft-tokens"],
+        aliases = ["draft", "draft-max", "draft-n", "num-draft-tokens"],
         value_parser = value_parser!(u32).range(1..u32::MAX as i64),
         conflicts_with = "draft_width"
     )]
@@ -135,7 +135,7 @@ pub struct MemoryArgs {
     /// How keys are stored: f32 or f16 [also: -ctk] [default: f32 for nano and f32 checkpoints, else f16]
     #[arg(long, value_name = "TYPE")]
     pub cache_type_k: Option<KvType>,
-    /// How values are stored [also: -ctv] [default: as keys]
+    /// How values are stored [also: -ctv] [default: f32 for nano and f32 checkpoints, else f16]
     #[arg(long, value_name = "TYPE")]
     pub cache_type_v: Option<KvType>,
     /// Tokens of the prompt in one pass; changes speed and memory, never the output [also: -ub] [default: 512]
@@ -156,9 +156,9 @@ pub struct SamplingArgs {
     /// 0 takes the likeliest token
     #[arg(long = "temp", value_name = "T", visible_alias = "temperature", allow_negative_numbers = true, value_parser = temperature)]
     pub temperature: Option<f32>,
-    /// Keeps the K likeliest tokens; 0 keeps all
-    #[arg(long, value_name = "K")]
-    pub top_k: Option<u32>,
+    /// Keeps the K likeliest tokens; 0 or -1 keeps all
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = value_parser!(i64).range(-1..=u32::MAX as i64))]
+    pub top_k: Option<i64>,
     /// Keeps the likeliest tokens that together reach this probability; 1 keeps all
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = top_p)]
     pub top_p: Option<f32>,
@@ -183,9 +183,15 @@ pub struct SamplingArgs {
     /// Adds to a token's logit; -inf bans it. May be repeated
     #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
     pub logit_bias: Vec<(u32, f32)>,
-    /// Makes the output reproducible [default: one is drawn and printed]
-    #[arg(short, long, value_name = "N")]
-    pub seed: Option<u64>,
+    /// Makes the output reproducible [default: one is drawn and printed, also for -1]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
+    pub seed: Option<Seed>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seed {
+    Drawn,
+    Given(u64),
 }
 
 #[derive(Args, Debug, Default)]
@@ -213,7 +219,7 @@ pub struct OutputArgs {
     /// Prints one JSON object, with everything there is to know, in place of the text
     #[arg(long)]
     pub json: bool,
-    /// Prints no settings and no timings
+    /// Prints no settings and no timings, but still a seed that was drawn
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -243,7 +249,8 @@ pub struct InspectArgs {
 
 /// Reads the command line. `None`: the answer was printed already.
 pub fn parse(typed: impl IntoIterator<Item = OsString>) -> Outcome<Option<Cli>> {
-    let error = match Cli::try_parse_from(flags::normalise(typed).map_err(Failure::Usage)?) {
+    let known = flags::Known::of(&Cli::command());
+    let error = match Cli::try_parse_from(flags::normalise(typed, &known).map_err(Failure::Usage)?) {
         Ok(cli) => return Ok(Some(cli)),
         Err(error) => error,
     };
@@ -300,6 +307,13 @@ fn penalty(text: &str) -> Result<f32, String> {
     number(text, |x| (-2.0..=2.0).contains(&x), "-2 to 2")
 }
 
+fn seed(text: &str) -> Result<Seed, String> {
+    match text {
+        "-1" => Ok(Seed::Drawn),
+        text => text.parse().map(Seed::Given).map_err(|_| "expected a whole number below 2^64, or -1".into()),
+    }
+}
+
 /// `ID=BIAS`, or as llama.cpp has it with a sign between the two.
 fn bias(text: &str) -> Result<(u32, f32), String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -326,7 +340,6 @@ fn stop(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_parser_is_sound() {

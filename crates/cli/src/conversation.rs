@@ -1,12 +1,13 @@
 //! The messages of a conversation, and the file that keeps them.
 
+use glimmer_engine::ToolMessage;
 use glimmer_engine::chat::message::Message;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// An optional system message, then turns of user and assistant.
+/// An optional system message, then turns of user and assistant; the assistant's may have several messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
     system: Option<Message>,
@@ -45,16 +46,23 @@ impl Conversation {
         self.turns.push(Message::user(text));
     }
 
-    /// The model answers. Its reasoning is part of what it reads next time.
-    pub fn answer(&mut self, text: &str, reasoning: &str) {
-        self.turns.push(Message::assistant(text, Some(reasoning).filter(|reasoning| !reasoning.is_empty())));
+    /// The model answers. Its reasoning and what it said to tools are part of what it reads next time.
+    pub fn answer(&mut self, text: &str, reasoning: &str, to_tools: &[ToolMessage]) {
+        let mut reasoning = Some(reasoning).filter(|reasoning| !reasoning.is_empty());
+        for ToolMessage { recipient, text } in to_tools {
+            let message = Message::assistant(text.as_str(), reasoning.take());
+            self.turns.push(message.with("recipient", recipient.as_str()));
+        }
+        // The answer comes last, whenever it was given: only then does it close the turn.
+        match self.turns.pop_if(|_| text.is_empty() && !to_tools.is_empty()) {
+            Some(last) => self.turns.push(last.with("end_turn", true)),
+            None => self.turns.push(Message::assistant(text, reasoning)),
+        }
     }
 
     /// Takes the last answer back, so that there can be another. Whether there is anything to answer.
     pub fn take_answer_back(&mut self) -> bool {
-        if self.turns.last().is_some_and(|turn| turn.role() == "assistant") {
-            self.turns.pop();
-        }
+        while self.turns.pop_if(|turn| turn.role() == "assistant").is_some() {}
         !self.turns.is_empty()
     }
 
@@ -95,10 +103,10 @@ impl Conversation {
         let mut conversation = Self::default();
         for (n, message) in messages.into_iter().enumerate() {
             let message = Message::from_value(message).map_err(|error| format!("message {n}: {error}"))?;
-            let expected = match (n, conversation.turns.len() % 2) {
-                (0, _) if message.role() == "system" => "system",
-                (_, 0) => "user",
-                _ => "assistant",
+            let expected = match conversation.turns.last() {
+                None if n == 0 && message.role() == "system" => "system",
+                Some(last) if last.role() == "user" || !closes_turn(last) => "assistant",
+                _ => "user",
             };
             if message.role() != expected {
                 return Err(format!("message {n}: expected role {expected}, found {}", message.role()));
@@ -109,9 +117,18 @@ impl Conversation {
                     return Err(format!("message {n}: `{field}`: expected text"));
                 }
             }
-            let known = |field: &String| matches!(field.as_str(), "role" | "content" | "reasoning_content");
-            if let Some(field) = message.fields().keys().find(|field| !known(field)) {
-                return Err(format!("message {n}: unknown field `{field}`"));
+            for (field, found) in message.fields() {
+                match field.as_str() {
+                    "role" | "content" | "reasoning_content" => {}
+                    "recipient" if expected == "assistant" && !found.is_string() => {
+                        return Err(format!("message {n}: `recipient`: expected text"));
+                    }
+                    "end_turn" if expected == "assistant" && !found.is_boolean() => {
+                        return Err(format!("message {n}: `end_turn`: expected true or false"));
+                    }
+                    "recipient" | "end_turn" if expected == "assistant" => {}
+                    _ => return Err(format!("message {n}: unknown field `{field}`")),
+                }
             }
             match expected {
                 "system" => conversation.system = Some(message),
@@ -120,6 +137,12 @@ impl Conversation {
         }
         Ok(conversation)
     }
+}
+
+/// Whether a message of the assistant is the last of its turn: one to a tool says so, one to the user always is.
+fn closes_turn(message: &Message) -> bool {
+    let field = |name: &str| message.fields().get(name);
+    field("end_turn") == Some(&Value::Bool(true)) || field("recipient").is_none_or(|name| name == "user")
 }
 
 /// A name that nothing has, in the same directory: only there is renaming atomic.
@@ -131,28 +154,69 @@ fn beside(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glimmer_engine::{Engine, EngineOptions, Source};
 
-    fn two_turns() -> Conversation {
+    fn talk() -> Conversation {
         let mut conversation = Conversation::new(Some("Be brief."));
         conversation.say("Add 2 and 3.\n\"now\" \u{1b} é");
-        conversation.answer("5", "2 + 3 = 5.");
+        conversation.answer("5", "2 + 3 = 5.", &[]);
         conversation.say("Thanks.");
-        conversation.answer("", "");
+        conversation.answer("", "", &[]);
+        conversation.say("And the weather?");
+        conversation.answer("", "Look it up.", &[to("get_weather", "SF"), to("get_weather", "LA")]);
+        conversation.say("Well?");
+        conversation.answer("Warm.", "", &[to("log", "")]);
         conversation
+    }
+
+    fn to(recipient: &str, text: &str) -> ToolMessage {
+        ToolMessage { recipient: recipient.into(), text: text.into() }
+    }
+
+    #[test]
+    fn what_was_said_to_tools_is_kept() {
+        let messages = talk().messages();
+        let found: Vec<_> = messages[6..].iter().map(|m| Value::Object(m.fields().clone())).collect();
+        let said =
+            |content: &str, recipient: &str| json!({ "role": "assistant", "content": content, "recipient": recipient });
+        let mut first = said("SF", "get_weather");
+        first["reasoning_content"] = "Look it up.".into();
+        let mut last = said("LA", "get_weather");
+        last["end_turn"] = true.into();
+        assert_eq!(found[..2], [first, last]);
+        assert_eq!(found[3..], [said("", "log"), json!({ "role": "assistant", "content": "Warm." })]);
+        let mut again = talk();
+        assert!(again.take_answer_back());
+        assert_eq!(again.messages(), messages[..9]);
+        assert_eq!(again.last_text(), "Well?");
+    }
+
+    #[test]
+    fn templates_render_what_was_said_to_tools() {
+        let nano = Engine::load(&EngineOptions::new(Source::Nano), &mut |_| {}).unwrap();
+        let encoded = nano.encode_chat(&talk().messages(), None).unwrap();
+        let text = nano.tokenizer().unwrap().decode_with_specials(&encoded).unwrap();
+        let framed = "<|start|>assistant to=self<|message|>Look it up.<|eom|>\
+                      <|start|>assistant to=get_weather<|message|>SF<|eom|>\
+                      <|start|>assistant to=get_weather<|message|>LA<|eot|>\
+                      <|start|>user<|message|>Well?<|eot|>\
+                      <|start|>assistant to=log<|message|><|eom|>\
+                      <|start|>assistant to=user<|message|>Warm.<|eot|>";
+        assert!(text.contains(framed), "{text}");
     }
 
     #[test]
     fn what_was_saved_is_loaded() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("talk.json");
-        for conversation in [two_turns(), Conversation::default(), Conversation::new(None)] {
+        for conversation in [talk(), Conversation::default(), Conversation::new(None)] {
             conversation.save(&path).unwrap();
             assert_eq!(Conversation::load(&path).unwrap(), conversation);
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing unfinished is left");
-        let error = two_turns().save(&dir.path().join("absent/talk.json")).unwrap_err();
+        let error = talk().save(&dir.path().join("absent/talk.json")).unwrap_err();
         assert!(error.contains("absent/talk.json: "), "{error}");
-        assert!(two_turns().save(dir.path()).is_err());
+        assert!(talk().save(dir.path()).is_err());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing unfinished is left");
     }
 
@@ -176,6 +240,21 @@ mod tests {
                 of(json!([{ "role": "user", "content": "x", "reasoning_content": 1 }])),
                 "`reasoning_content`: expected text",
             ),
+            (
+                of(json!([message("user"), { "role": "assistant", "content": "x", "recipient": 1 }])),
+                "`recipient`: expected text",
+            ),
+            (
+                of(json!([message("user"), { "role": "assistant", "content": "x", "end_turn": 1 }])),
+                "`end_turn`: expected true",
+            ),
+            (
+                of(
+                    json!([message("user"), { "role": "assistant", "content": "x", "recipient": "t" }, message("user")]),
+                ),
+                "message 2: expected role assistant, found user",
+            ),
+            (of(json!([{ "role": "user", "content": "x", "recipient": "t" }])), "message 0: unknown field `recipient`"),
             (of(json!([{ "role": "user", "content": "x", "images": [] }])), "message 0: unknown field `images`"),
         ] {
             let error = Conversation::from_value(value.clone()).unwrap_err();
@@ -194,10 +273,10 @@ mod tests {
         assert!(!conversation.take_answer_back());
         conversation.say("hi");
         assert!(conversation.take_answer_back());
-        conversation.answer("a", "");
+        conversation.answer("a", "", &[]);
         assert!(conversation.take_answer_back());
         assert_eq!(conversation.messages(), [Message::user("hi")]);
-        conversation.answer("b", "why");
+        conversation.answer("b", "why", &[]);
         conversation.set_system(Some("s"));
         let fields: Vec<_> = conversation.messages().iter().map(|m| Value::Object(m.fields().clone())).collect();
         assert_eq!(fields[2], json!({ "role": "assistant", "content": "b", "reasoning_content": "why" }));

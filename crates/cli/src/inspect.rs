@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// Does what `inspect` says.
 pub fn inspect(plan: &InspectPlan) -> Outcome {
     let report = look(&plan.options)?;
-    if report.part == Part::Drafter && plan.options != EngineOptions::new(plan.options.target.clone()) {
+    if matches!(report.part, Part::Drafter(_)) && plan.options != EngineOptions::new(plan.options.target.clone()) {
         let line = format!("{} is a drafter: --draft-model and memory for a context are a target's", report.label);
         return Err(Failure::Runtime(line));
     }
@@ -55,8 +55,16 @@ fn table(report: &Report, available: Option<u64>) -> String {
     let encodings = report.encodings.iter().map(|(name, n, size)| format!("{name}: {n} tensors, {}", bytes(*size)));
     row("weights", format!("{} ({})", bytes(report.bytes), encodings.collect::<Vec<_>>().join("; ")));
     match &report.part {
-        Part::Drafter => {
-            row("part", "drafter (`glimmer inspect TARGET --draft-model THIS` says whether it fits)".into())
+        Part::Drafter(config) => {
+            row("part", "drafter (`glimmer inspect TARGET --draft-model THIS` says whether it fits)".into());
+            row("block size", format!("{} rows, {} proposals", config.block_size, config.block_size - 1));
+            row("layers", config.num_hidden_layers.to_string());
+            row("window", format!("{} tokens", config.sliding_window));
+            row("taps", format!("outputs of the target's layers {:?}", config.target_layer_ids));
+            row("mask token", config.mask_token_id.to_string());
+            row("hidden size", format!("{}, MLP {}", config.hidden_size, config.intermediate_size));
+            let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
+            row("heads", format!("{heads} for queries, {kv_heads} for keys and values, of {}", config.head_dim));
         }
         Part::Target { text, tokenizer, chat_template, weight_bytes, cache, cache_types, drafter, drafter_bytes } => {
             row("part", "target".into());
@@ -83,13 +91,15 @@ fn table(report: &Report, available: Option<u64>) -> String {
             }
             let need = Need { weights: *weight_bytes, drafter: *drafter_bytes, cache: *cache };
             let parts = format!(
-                "weights {}, drafter {}, KV cache full {} and sliding {} ({}/{})",
+                "weights {}, drafter {} and its context {}, KV cache full {} and sliding {} ({}/{}), passes about {}",
                 bytes(need.weights),
                 bytes(need.drafter),
+                bytes(cache.drafter),
                 bytes(cache.full),
                 bytes(cache.sliding),
                 cache_types.keys,
-                cache_types.values
+                cache_types.values,
+                bytes(cache.passes)
             );
             row("memory needed", format!("{} for a context of {}: {parts}", bytes(need.total()), cache.context));
             row(
@@ -113,7 +123,7 @@ fn to_json(report: &Report, available: Option<u64>) -> Value {
     let mut all = json!({
         "model": report.label,
         "architecture": report.architecture,
-        "part": if report.part == Part::Drafter { "drafter" } else { "target" },
+        "part": if matches!(report.part, Part::Drafter(_)) { "drafter" } else { "target" },
         "parameters": report.parameters,
         "text_parameters": report.parameters - report.vision_parameters,
         "vision_parameters": report.vision_parameters,
@@ -121,6 +131,20 @@ fn to_json(report: &Report, available: Option<u64>) -> Value {
         "bytes": report.bytes,
         "encodings": encodings.collect::<Value>(),
     });
+    if let Part::Drafter(config) = &report.part {
+        all["drafter_config"] = json!({
+            "block_size": config.block_size,
+            "layers": config.num_hidden_layers,
+            "sliding_window": config.sliding_window,
+            "target_layer_ids": config.target_layer_ids,
+            "mask_token_id": config.mask_token_id,
+            "hidden_size": config.hidden_size,
+            "intermediate_size": config.intermediate_size,
+            "num_attention_heads": config.num_attention_heads,
+            "num_key_value_heads": config.num_key_value_heads,
+            "head_dim": config.head_dim,
+        });
+    }
     if let Part::Target { text, tokenizer, chat_template, weight_bytes, cache, cache_types, drafter, drafter_bytes } =
         &report.part
     {
@@ -162,6 +186,8 @@ fn to_json(report: &Report, available: Option<u64>) -> Value {
             "drafter_bytes": need.drafter,
             "cache_full_bytes": cache.full,
             "cache_sliding_bytes": cache.sliding,
+            "cache_drafter_bytes": cache.drafter,
+            "passes_bytes": cache.passes,
             "total_bytes": need.total(),
             "available_bytes": available,
             "fits": available.map(|available| need.total() <= available),

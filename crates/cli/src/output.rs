@@ -12,6 +12,7 @@ pub struct Ran<'a> {
     pub settings: &'a Settings,
     pub request: &'a Request,
     pub generation: &'a Generation,
+    pub notices: &'a [String],
     pub load: Duration,
     pub chat: bool,
     pub effort: Option<ReasoningStrength>,
@@ -66,12 +67,14 @@ impl Ran<'_> {
 
     /// Everything there is to know.
     pub fn json(&self) -> Value {
-        let Generation { token_ids, text, reasoning, finish, rounds, .. } = self.generation;
+        let Generation { token_ids, text, reasoning, tool_messages, finish, rounds, .. } = self.generation;
         let mut all = Map::new();
         all.insert("token_ids".into(), json!(token_ids));
         all.insert("text".into(), json!(text));
         if self.chat {
             all.insert("reasoning".into(), json!(reasoning));
+            let messages = tool_messages.iter().map(|m| json!({ "recipient": m.recipient, "text": m.text }));
+            all.insert("tool_messages".into(), messages.collect());
         }
         all.insert("finish_reason".into(), json!(finish.as_str()));
         all.insert("seed".into(), json!(self.request.sampling.seed));
@@ -87,6 +90,7 @@ impl Ran<'_> {
         all.insert("rounds".into(), rounds.collect());
         all.insert("sha256".into(), json!(sha256(token_ids)));
         all.insert("timings".into(), self.timings());
+        all.insert("notices".into(), json!(self.notices));
         Value::Object(all)
     }
 
@@ -177,6 +181,9 @@ fn sha256(ids: &[u32]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glimmer_engine::sampling::Sampling;
+    use glimmer_engine::stops::StopRule;
+    use glimmer_engine::{Isa, KvType, KvTypes, Output, Timings, ToolMessage};
 
     #[test]
     fn numbers_are_finite_or_null() {
@@ -192,5 +199,51 @@ mod tests {
     fn the_hash_is_of_the_decimal_ids() {
         assert_eq!(sha256(&[]), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         assert_eq!(sha256(&[1, 23]), "dec1a325b2aab707b526fa2b8a16aba9a9edba3ccb8de9df7b34f28fb85c1d0f");
+    }
+
+    #[test]
+    fn messages_to_tools_and_notices_are_told() {
+        let settings = Settings {
+            model: "m".into(),
+            encoding: "bf16".into(),
+            drafter: None,
+            context: 9,
+            cache: KvTypes { keys: KvType::F32, values: KvType::F16 },
+            activations: "f32",
+            prefill_chunk: 1,
+            threads: 1,
+            isa: Isa::Scalar,
+        };
+        let request = Request {
+            prompt: vec![1],
+            sampling: Sampling::default(),
+            stop: StopRule::default(),
+            width: 1,
+            output: Output::Chat,
+        };
+        let generation = Generation {
+            token_ids: vec![2],
+            text: Some(String::new()),
+            reasoning: String::new(),
+            tool_messages: vec![ToolMessage { recipient: "get_weather".into(), text: "SF\n".into() }],
+            finish: Finish::Stop,
+            rounds: Vec::new(),
+            timings: Timings::default(),
+        };
+        let mut ran = Ran {
+            settings: &settings,
+            request: &request,
+            generation: &generation,
+            notices: &["the drafter is off".into()],
+            load: Duration::ZERO,
+            chat: true,
+            effort: None,
+            limit_by_default: false,
+        };
+        let out = ran.json();
+        assert_eq!(out["tool_messages"], json!([{ "recipient": "get_weather", "text": "SF\n" }]));
+        assert_eq!(out["notices"], json!(["the drafter is off"]));
+        ran.chat = false;
+        assert_eq!(ran.json().get("tool_messages"), None);
     }
 }

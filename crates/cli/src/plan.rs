@@ -1,6 +1,6 @@
 //! What was typed means this: validated, and independent of the parser.
 
-use crate::args::{InspectArgs, MemoryArgs, ModelArgs, OutputArgs, PromptArgs, RunArgs, SamplingArgs, Switch};
+use crate::args::{InspectArgs, MemoryArgs, ModelArgs, OutputArgs, PromptArgs, RunArgs, SamplingArgs, Seed, Switch};
 use crate::failure::{Failure, Outcome};
 use crate::prompt::Prompt;
 use glimmer_engine::chat::message::RequestedStrength;
@@ -97,7 +97,7 @@ impl RunPlan {
         let args = &self.sampling;
         Sampling {
             temperature: args.temperature.unwrap_or(defaults.temperature),
-            top_k: args.top_k.map_or(defaults.top_k, |k| k as usize),
+            top_k: args.top_k.map_or(defaults.top_k, |k| usize::try_from(k).unwrap_or(0)),
             top_p: args.top_p.unwrap_or(defaults.top_p),
             min_p: args.min_p.unwrap_or(defaults.min_p),
             repetition_penalty: args.repetition_penalty.unwrap_or(defaults.repetition_penalty),
@@ -111,7 +111,10 @@ impl RunPlan {
 
     /// The seed, where one was given.
     pub fn seed(&self) -> Option<u64> {
-        self.sampling.seed
+        match self.sampling.seed {
+            Some(Seed::Given(seed)) => Some(seed),
+            Some(Seed::Drawn) | None => None,
+        }
     }
 }
 
@@ -119,13 +122,13 @@ impl RunPlan {
 pub fn run(args: RunArgs, around: &Surroundings, manner: Manner) -> Outcome<RunPlan> {
     let RunArgs { first, second, literal, prompt, model, sampling, output } = args;
     let asked = Asked { model: model.model.clone(), first, second, literal };
-    let (named, text, doubt) = positionals(asked, &prompt, around)?;
+    let Positionals { model: named, prompt: typed, doubt } = positionals(asked, &prompt, around)?;
     let target = match named {
         Some(name) => source(name, around)?,
         None => Source::Nano,
     };
     let framing = framing(&prompt, &output, &target)?;
-    let prompt_from = prompt_from(text, &prompt, &output, around, manner)?;
+    let prompt_from = prompt_from(typed, &prompt, &output, around, manner)?;
     let (options, width) = options(target, model, around)?;
     let OutputArgs { predict, stop, ignore_eos, show_reasoning, json, quiet } = output;
     if stop.len() > MAX_STOPS {
@@ -181,9 +184,13 @@ struct Asked {
     literal: Option<OsString>,
 }
 
-type Positionals = (Option<OsString>, Option<String>, Option<String>);
+struct Positionals {
+    model: Option<OsString>,
+    prompt: Option<Prompt>,
+    /// About which is which.
+    doubt: Option<String>,
+}
 
-/// Model, prompt, and a doubt about which is which.
 fn positionals(asked: Asked, prompt: &PromptArgs, around: &Surroundings) -> Outcome<Positionals> {
     let Asked { model, first, second, literal } = asked;
     let two = |what: &str, one: &OsStr, other: &str| {
@@ -198,6 +205,7 @@ fn positionals(asked: Asked, prompt: &PromptArgs, around: &Surroundings) -> Outc
     if let (Some(literal), Some(other)) = (&literal, other_prompt) {
         return two("prompts", literal, other);
     }
+    let word_for_word = literal.is_some();
     let prompt_given = other_prompt.or(literal.as_ref().map(|_| "the one after --"));
     let mut doubt = None;
     let (named, text) = match (first, second) {
@@ -221,19 +229,25 @@ fn positionals(asked: Asked, prompt: &PromptArgs, around: &Surroundings) -> Outc
             }
         },
     };
-    let text = match text.map(OsString::into_string) {
+    let prompt = match text.map(OsString::into_string) {
         None => None,
-        Some(Ok(text)) => Some(text),
+        Some(Ok(text)) if word_for_word => Some(Prompt::Text(text)),
+        Some(Ok(text)) => Some(text_or_stdin(text)),
         Some(Err(_)) => return Err(Failure::Usage("the prompt is not UTF-8".into())),
     };
-    Ok((named, text, doubt))
+    Ok(Positionals { model: named, prompt, doubt })
+}
+
+fn text_or_stdin(text: String) -> Prompt {
+    if text == STDIN { Prompt::Stdin } else { Prompt::Text(text) }
 }
 
 /// Whether a lone argument names a model. What looks like one is one, even if it is not there: a misspelt name must not
 /// become a prompt.
 fn is_model(text: &OsStr, exists: impl Fn(&Path) -> bool) -> bool {
     let Some(utf8) = text.to_str() else { return true };
-    utf8 == NANO || exists(Path::new(text)) || utf8.ends_with(".gguf") || is_repository(utf8)
+    let named = utf8 == NANO || utf8.ends_with(".gguf") || is_repository(utf8);
+    named || (utf8 != STDIN && exists(Path::new(text)))
 }
 
 /// `org/repo`, `org/repo:QUANT` or `org/repo@REV`.
@@ -251,6 +265,8 @@ fn is_repository(text: &str) -> bool {
 }
 
 const NANO: &str = "nano";
+/// Standard input, where a prompt or a file is expected; a file of that name is `./-`.
+const STDIN: &str = "-";
 
 /// The checkpoint that a name stands for. `nano` is the one in this program, unless there is a checkpoint of that name.
 fn source(name: OsString, around: &Surroundings) -> Outcome<Source> {
@@ -292,7 +308,7 @@ fn framing(prompt: &PromptArgs, output: &OutputArgs, target: &Source) -> Outcome
 }
 
 fn prompt_from(
-    text: Option<String>,
+    typed: Option<Prompt>,
     prompt: &PromptArgs,
     output: &OutputArgs,
     around: &Surroundings,
@@ -301,14 +317,13 @@ fn prompt_from(
     if let Some(ids) = &prompt.prompt_ids {
         return Ok(Prompt::Ids(ids.clone()));
     }
-    if let Some(text) = text.or_else(|| prompt.text.clone()) {
-        return match text.is_empty() {
-            true => Err(Failure::Usage("the prompt is empty".into())),
-            false => Ok(Prompt::Text(text)),
-        };
+    match typed.or_else(|| prompt.text.clone().map(text_or_stdin)) {
+        Some(Prompt::Text(text)) if text.is_empty() => return Err(Failure::Usage("the prompt is empty".into())),
+        Some(prompt) => return Ok(prompt),
+        None => {}
     }
     match &prompt.file {
-        Some(path) if path.as_os_str() == "-" => return Ok(Prompt::Stdin),
+        Some(path) if path.as_os_str() == STDIN => return Ok(Prompt::Stdin),
         Some(path) => return Ok(Prompt::File(path.clone())),
         None if !around.stdin_terminal => return Ok(Prompt::Stdin),
         None => {}

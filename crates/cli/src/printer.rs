@@ -20,6 +20,8 @@ pub struct Printer<W: Write = io::Stdout> {
 pub struct Style {
     /// Nothing is printed.
     pub silent: bool,
+    /// Ids are printed, as there is no text.
+    pub ids: bool,
     /// Reasoning is printed.
     pub reasoning: bool,
     /// Reasoning is dimmed.
@@ -30,6 +32,7 @@ pub struct Style {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Channel {
+    Ids,
     Reasoning,
     Answer,
     Tool(String),
@@ -51,10 +54,14 @@ impl<W: Write> Printer<W> {
     pub fn event(&mut self, event: Event) -> bool {
         let (channel, text) = match event {
             _ if self.style.silent || self.failed.is_some() => return self.failed.is_none(),
+            Event::Token(id) if self.style.ids => {
+                let comma = if self.channel.is_some() { "," } else { "" };
+                (Channel::Ids, format!("{comma}{id}"))
+            }
             Event::Reasoning(text) if self.style.reasoning => (Channel::Reasoning, text),
             Event::Content(text) => (Channel::Answer, text),
             Event::ToolText { recipient, text } => (Channel::Tool(recipient), text),
-            Event::Reasoning(_) | Event::Token(_) | Event::Prefill { .. } => return true,
+            Event::Reasoning(_) | Event::Token(_) | Event::Prefill { .. } | Event::Notice(_) => return true,
         };
         self.failed = self.write(channel, &text).err();
         self.failed.is_none()
@@ -123,6 +130,15 @@ mod tests {
         assert_eq!(printed(Style::default(), &events), "c\x1b[1m\n\n[to get] t\n\nd\n");
         assert_eq!(printed(Style { silent: true, ..shown }, &events), "");
         assert_eq!(printed(shown, &[]), "");
+    }
+
+    #[test]
+    fn ids_stand_for_text_that_there_is_not() {
+        let style = Style { ids: true, ..Style::default() };
+        let events = [Event::Prefill { done: 1, total: 1 }, Event::Token(7), Event::Token(0), Event::Token(12)];
+        assert_eq!(printed(style, &events), "7,0,12\n");
+        assert_eq!(printed(style, &events[..1]), "");
+        assert_eq!(printed(Style { silent: true, ..style }, &events), "");
     }
 
     #[test]

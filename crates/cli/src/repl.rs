@@ -2,7 +2,7 @@
 
 use crate::conversation::Conversation;
 use crate::failure::{Failure, Outcome, say_error};
-use crate::run::Ready;
+use crate::run::{Ready, Spoken};
 use crate::signals::Interrupt;
 use crate::terminal::say;
 use glimmer_engine::{Finish, Session};
@@ -76,6 +76,8 @@ pub fn run(ready: &Ready<'_>, session: &mut Session, interrupt: &Interrupt) -> O
     }
     if !ready.plan.quiet {
         say("/help lists commands, Ctrl-D leaves");
+    } else {
+        ready.say_drawn_seed();
     }
     let talk = Conversation::new(ready.plan.system.as_deref());
     let mut repl = Repl { ready, session, interrupt, talk, sample: 0 };
@@ -195,13 +197,15 @@ impl Repl<'_> {
             false => ready.engine.encode_raw(self.talk.last_text())?,
         };
         let request = ready.request(ids, self.sample);
-        let (generation, interrupted) = ready.speak(self.session, &request, self.interrupt)?;
+        let spoken = ready.speak(self.session, &request, self.interrupt)?;
         if !ready.plan.quiet {
-            say(&ready.ran(&request, &generation).timing_line());
+            say(&ready.ran(&request, &spoken).timing_line());
         }
+        let Spoken { generation, interrupted, .. } = spoken;
         let answered = generation.finish != Finish::Cancelled || !generation.token_ids.is_empty();
         if answered && ready.chat {
-            self.talk.answer(generation.text.as_deref().unwrap_or_default(), &generation.reasoning);
+            let text = generation.text.as_deref().unwrap_or_default();
+            self.talk.answer(text, &generation.reasoning, &generation.tool_messages);
         }
         Ok((interrupted, answered))
     }

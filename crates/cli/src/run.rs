@@ -31,6 +31,15 @@ pub struct Ready<'a> {
     load: Duration,
 }
 
+/// What came of a request.
+pub struct Spoken {
+    pub generation: Generation,
+    /// What the engine had to say about it.
+    pub notices: Vec<String>,
+    /// Ctrl-C was pressed meanwhile.
+    pub interrupted: bool,
+}
+
 /// Does what `run` says.
 pub fn run(plan: &RunPlan, around: &Surroundings, interrupt: &Interrupt) -> Outcome {
     let chat = preflight(plan)?;
@@ -48,15 +57,17 @@ pub fn run(plan: &RunPlan, around: &Surroundings, interrupt: &Interrupt) -> Outc
         (_, None) => return repl::run(&ready, &mut session, interrupt),
     };
     let request = ready.request(ids, 0);
-    let (generation, interrupted) = ready.speak(&mut session, &request, interrupt)?;
-    let ran = ready.ran(&request, &generation);
+    let spoken = ready.speak(&mut session, &request, interrupt)?;
+    let ran = ready.ran(&request, &spoken);
     if plan.json {
         terminal::print(&format!("{}\n", ran.json()))?;
     }
-    if !plan.quiet {
-        terminal::say(&ran.timing_line());
+    match plan.quiet {
+        true if !plan.json => ready.say_drawn_seed(),
+        true => {}
+        false => terminal::say(&ran.timing_line()),
     }
-    if interrupted { Err(Failure::Interrupted) } else { Ok(()) }
+    if spoken.interrupted { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
 /// What the user should know before anything happens.
@@ -123,6 +134,7 @@ impl<'a> Ready<'a> {
             sampling,
             style: Style {
                 silent: plan.json,
+                ids: engine.tokenizer().is_none(),
                 reasoning: plan.show_reasoning,
                 dim: terminal::has_styles(),
                 harmless: around.stdout_terminal,
@@ -159,20 +171,27 @@ impl<'a> Ready<'a> {
         Request { prompt, sampling, stop, width: self.width, output }
     }
 
-    /// Generates and prints. Whether Ctrl-C was pressed meanwhile.
-    pub fn speak(
-        &self,
-        session: &mut Session,
-        request: &Request,
-        interrupt: &Interrupt,
-    ) -> Outcome<(Generation, bool)> {
+    /// Without it, an output that people like could not be had again.
+    pub fn say_drawn_seed(&self) {
+        if self.plan.seed().is_none() {
+            terminal::say(&format!("seed {}", self.sampling.seed));
+        }
+    }
+
+    /// Generates and prints.
+    pub fn speak(&self, session: &mut Session, request: &Request, interrupt: &Interrupt) -> Outcome<Spoken> {
         let listening = interrupt.listen();
         let mut printer = Printer::new(self.style);
         let mut progress = Progress::reading();
+        let mut notices = Vec::new();
         let generation = session.generate(request, &mut |event| {
             match event {
                 Event::Prefill { done, total } => progress.update(done as u64, total as u64),
                 _ => progress.clear(),
+            }
+            // Told at the end: on a terminal they would stand in the middle of the text.
+            if let Event::Notice(notice) = &event {
+                notices.push(notice.clone());
             }
             match printer.event(event) && !listening.hit() {
                 true => Flow::Continue,
@@ -181,15 +200,19 @@ impl<'a> Ready<'a> {
         });
         progress.clear();
         printer.finish()?;
-        Ok((generation?, listening.hit()))
+        for notice in notices.iter().filter(|_| !self.plan.json) {
+            terminal::say(&format!("note: {}", terminal::on_one_line(notice)));
+        }
+        Ok(Spoken { generation: generation?, notices, interrupted: listening.hit() })
     }
 
     /// What there is to say about a generation.
-    pub fn ran<'b>(&'b self, request: &'b Request, generation: &'b Generation) -> Ran<'b> {
+    pub fn ran<'b>(&'b self, request: &'b Request, spoken: &'b Spoken) -> Ran<'b> {
         Ran {
             settings: self.engine.settings(),
             request,
-            generation,
+            generation: &spoken.generation,
+            notices: &spoken.notices,
             load: self.load,
             chat: self.chat,
             effort: self.effort(),

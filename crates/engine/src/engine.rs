@@ -12,9 +12,10 @@ use crate::source::Source;
 use crate::speculative::{self, DrafterModel};
 use crate::tokenizer::Tokenizer;
 use glimmer_backend::{CpuBackend, CpuOptions, Isa, KvType, KvTypes};
-use glimmer_checkpoint::Checkpoint;
+use glimmer_checkpoint::{Checkpoint, Fields};
 use glimmer_encoding::{Encoding, FloatType};
-use glimmer_model::muse::{self, MuseConfig, MuseText};
+use glimmer_model::muse::{self, MuseConfig, MuseText, TextConfig};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// The backend of this build.
@@ -31,7 +32,7 @@ pub struct EngineOptions {
     pub context: Option<usize>,
     /// How keys are stored; the default is f32 for nano and f32 checkpoints, otherwise f16.
     pub cache_keys: Option<KvType>,
-    /// How values are stored; the default is that of the keys.
+    /// How values are stored; the default is the same.
     pub cache_values: Option<KvType>,
     /// Tokens of a prompt that are processed in one pass.
     pub prefill_chunk: usize,
@@ -71,6 +72,7 @@ pub(crate) struct Loaded {
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub template: Option<ChatTemplate>,
     pub frame: Option<Frame>,
+    pub geometry: Geometry,
     pub settings: Settings,
     pub defaults: Sampling,
     pub eos: Vec<u32>,
@@ -125,17 +127,15 @@ impl Engine {
         let checkpoint = options.target.open_target()?;
         let config = MuseConfig::from_checkpoint(&checkpoint)?;
         muse::account(&checkpoint, &config)?;
-        let context = context(options, &config)?;
-        if options.prefill_chunk == 0 {
-            let expected = "at least 1".to_string();
-            return Err(EngineError::Range { what: "the prefill chunk", found: 0, expected });
-        }
         let cache = cache_types(options, &checkpoint);
         let drafter_checkpoint = options.drafter.as_ref().map(Source::open_drafter).transpose()?;
-        if let Some(drafter) = &drafter_checkpoint {
-            inspect::check_drafter(drafter, &config, checkpoint.label())?;
-        }
-        refuse_without_memory(&checkpoint, drafter_checkpoint.as_ref(), &config, context, options, cache)?;
+        let bound = match &drafter_checkpoint {
+            Some(drafter) => Some(speculative::bind(drafter, &config.text, checkpoint.label())?),
+            None => None,
+        };
+        let geometry = Geometry::new(options, &config.text, bound.as_ref().map_or(1, |bound| bound.block_size()))?;
+        let sizes = CacheSizes::of(&config.text, geometry, cache, bound.as_ref());
+        refuse_without_memory(&checkpoint, drafter_checkpoint.as_ref(), sizes)?;
         let files = SideFiles::read(&checkpoint, &config)?;
 
         let backend = CpuBackend::new(CpuOptions { threads: options.threads, isa: options.isa })?;
@@ -143,8 +143,8 @@ impl Engine {
         progress(LoadProgress { done: 0, total });
         let target =
             MuseText::load(&backend, &checkpoint, &config, &mut |done| progress(LoadProgress { done, total }))?;
-        let drafter = match &drafter_checkpoint {
-            Some(drafter) => Some(speculative::load(&backend, drafter, &target, checkpoint.label())?),
+        let drafter = match drafter_checkpoint.as_ref().zip(bound) {
+            Some((checkpoint, bound)) => Some(bound.load(&backend, checkpoint)?),
             None => None,
         };
         progress(LoadProgress { done: total, total });
@@ -156,15 +156,15 @@ impl Engine {
                 kind: model.kind(),
                 block_size: model.block_size(),
             }),
-            context,
+            context: geometry.context,
             cache,
             activations: "f32",
-            prefill_chunk: options.prefill_chunk,
+            prefill_chunk: geometry.prefill_chunk,
             threads: backend.threads(),
             isa: backend.isa(),
         };
         let SideFiles { tokenizer, template, frame, defaults, eos } = files;
-        let loaded = Loaded { backend, target, drafter, tokenizer, template, frame, settings, defaults, eos };
+        let loaded = Loaded { backend, target, drafter, tokenizer, template, frame, geometry, settings, defaults, eos };
         Ok(Self { loaded: Arc::new(loaded) })
     }
 
@@ -236,11 +236,6 @@ impl Loaded {
     pub fn without(&self, what: &'static str, advice: &'static str) -> EngineError {
         EngineError::Without { label: self.settings.model.clone(), what, advice }
     }
-
-    /// Rows that one pass may have.
-    pub fn widest(&self) -> usize {
-        self.settings.prefill_chunk.max(self.drafter.as_ref().map_or(1, |drafter| drafter.block_size()))
-    }
 }
 
 /// What stands beside the weights.
@@ -287,65 +282,139 @@ impl SideFiles {
 fn generation_config(checkpoint: &Checkpoint, config: &MuseConfig) -> Result<(Sampling, Vec<u32>), EngineError> {
     let mut sampling = Sampling::default();
     let mut eos = config.text.eos_token_id.clone();
-    if let Some(map) = checkpoint.json("generation_config.json")? {
-        let file = format!("{}/generation_config.json", checkpoint.label());
-        let fields = glimmer_checkpoint::Fields::new(&file, &map);
-        let set = |key: &str, to: &mut f32, range| -> Result<(), EngineError> {
-            fields.opt_f32(key, range).map(|found| *to = found.unwrap_or(*to)).map_err(EngineError::from)
-        };
-        set("temperature", &mut sampling.temperature, 0.0..=1e6)?;
-        set("top_p", &mut sampling.top_p, f32::MIN_POSITIVE..=1.0)?;
-        set("min_p", &mut sampling.min_p, 0.0..=1.0)?;
-        set("repetition_penalty", &mut sampling.repetition_penalty, 1e-3..=1e3)?;
-        sampling.top_k = fields.opt_usize("top_k", 0..=usize::MAX)?.unwrap_or(sampling.top_k);
-        if fields.opt_bool("do_sample")? == Some(false) {
-            sampling.temperature = 0.0;
-        }
-        if let Some(ids) = fields.opt_u32_list("eos_token_id", 64)? {
-            if ids.iter().any(|&id| id as usize >= config.text.vocab_size) {
-                let expected = format!("ids below the vocabulary's size, {}", config.text.vocab_size);
-                return Err(fields.invalid("eos_token_id", expected).into());
-            }
-            eos = ids;
-        }
+    let Some(map) = checkpoint.json("generation_config.json")? else { return Ok((sampling, eos)) };
+    let file = format!("{}/generation_config.json", checkpoint.label());
+    let fields = Fields::new(&file, &map);
+    let set = |key: &str, to: &mut f32, range| -> Result<(), EngineError> {
+        fields.opt_f32(key, range).map(|found| *to = found.unwrap_or(*to)).map_err(EngineError::from)
+    };
+    set("temperature", &mut sampling.temperature, 0.0..=1e6)?;
+    set("top_p", &mut sampling.top_p, f32::MIN_POSITIVE..=1.0)?;
+    set("min_p", &mut sampling.min_p, 0.0..=1.0)?;
+    set("repetition_penalty", &mut sampling.repetition_penalty, 1e-3..=1e3)?;
+    set("presence_penalty", &mut sampling.presence_penalty, -2.0..=2.0)?;
+    set("frequency_penalty", &mut sampling.frequency_penalty, -2.0..=2.0)?;
+    sampling.top_k = fields.opt_usize("top_k", 0..=usize::MAX)?.unwrap_or(sampling.top_k);
+    if fields.opt_bool("do_sample")? == Some(false) {
+        sampling.temperature = 0.0;
     }
+    if let Some(ids) = fields.opt_u32_list("eos_token_id", 64)? {
+        if ids.iter().any(|&id| id as usize >= config.text.vocab_size) {
+            let expected = format!("ids below the vocabulary's size, {}", config.text.vocab_size);
+            return Err(fields.invalid("eos_token_id", expected).into());
+        }
+        eos = ids;
+    }
+    refuse_other_generation_settings(&fields)?;
     Ok((sampling, eos))
 }
 
-pub(crate) fn context(options: &EngineOptions, config: &MuseConfig) -> Result<usize, EngineError> {
-    let limit = config.text.max_position_embeddings;
-    match options.context {
-        None => Ok(limit),
-        Some(found) if (2..=limit).contains(&found) => Ok(found),
-        Some(found) => {
-            let expected = format!("2 to {limit}, the model's limit");
-            Err(EngineError::Range { what: "the context size", found, expected })
+/// Settings of transformers' generation that change tokens and are not implemented have to be neutral.
+fn refuse_other_generation_settings(fields: &Fields<'_>) -> Result<(), EngineError> {
+    const NEUTRAL: &[(&str, f64)] = &[
+        ("num_beams", 1.0),
+        ("num_beam_groups", 1.0),
+        ("penalty_alpha", 0.0),
+        ("no_repeat_ngram_size", 0.0),
+        ("encoder_no_repeat_ngram_size", 0.0),
+        ("encoder_repetition_penalty", 1.0),
+        ("typical_p", 1.0),
+        ("epsilon_cutoff", 0.0),
+        ("eta_cutoff", 0.0),
+        ("top_h", 1.0),
+        ("diversity_penalty", 0.0),
+        ("length_penalty", 1.0),
+        ("min_length", 0.0),
+        ("min_new_tokens", 0.0),
+        ("guidance_scale", 1.0),
+        ("num_return_sequences", 1.0),
+    ];
+    const ABSENT: &[&str] = &[
+        "suppress_tokens",
+        "begin_suppress_tokens",
+        "bad_words_ids",
+        "sequence_bias",
+        "force_words_ids",
+        "constraints",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "forced_decoder_ids",
+        "exponential_decay_length_penalty",
+        "watermarking_config",
+        "stop_strings",
+        "dola_layers",
+    ];
+    for (key, neutral) in NEUTRAL {
+        if fields.get(key).is_some_and(|value| value.as_f64() != Some(*neutral)) {
+            return Err(fields.invalid(key, format!("{neutral}: nothing else is supported")).into());
         }
+    }
+    for key in ABSENT {
+        if fields.get(key).is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty())) {
+            return Err(fields.invalid(key, "nothing: it is not supported").into());
+        }
+    }
+    Ok(())
+}
+
+/// Largest chunk of a prompt: its activations have to fit beside the weights.
+const MAX_CHUNK: usize = 16_384;
+
+/// How many positions and rows there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Tokens that prompt and answer may have together.
+    pub context: usize,
+    /// Tokens of a prompt in one pass.
+    pub prefill_chunk: usize,
+    /// The most rows of a round.
+    pub block: usize,
+}
+
+impl Geometry {
+    pub fn new(options: &EngineOptions, text: &TextConfig, block: usize) -> Result<Self, EngineError> {
+        let limit = text.max_position_embeddings;
+        let range = |what, found: usize, range: RangeInclusive<usize>, note: &str| match range.contains(&found) {
+            true => Ok(found),
+            false => {
+                let expected = format!("{} to {}{note}", range.start(), range.end());
+                Err(EngineError::Range { what, found, expected })
+            }
+        };
+        let context = range("the context size", options.context.unwrap_or(limit), 2..=limit, ", the model's limit")?;
+        let prefill_chunk = range("the prefill chunk", options.prefill_chunk, 1..=MAX_CHUNK, "")?;
+        Ok(Self { context, prefill_chunk, block })
+    }
+
+    /// Positions that a cache may have to hold: a block is verified whole, also over the end of the context.
+    pub fn positions(&self) -> usize {
+        self.context + self.block - 1
+    }
+
+    /// Rows that one pass may have.
+    pub fn widest(&self) -> usize {
+        self.prefill_chunk.min(self.context).max(self.block)
     }
 }
 
 pub(crate) fn cache_types(options: &EngineOptions, checkpoint: &Checkpoint) -> KvTypes {
     let wide = options.target == Source::Nano
         || checkpoint.tensor("lm_head.weight").is_some_and(|t| t.encoding == Encoding::Dense(FloatType::F32));
-    let keys = options.cache_keys.unwrap_or(if wide { KvType::F32 } else { KvType::F16 });
-    KvTypes { keys, values: options.cache_values.unwrap_or(keys) }
+    let default = if wide { KvType::F32 } else { KvType::F16 };
+    KvTypes { keys: options.cache_keys.unwrap_or(default), values: options.cache_values.unwrap_or(default) }
 }
 
 fn refuse_without_memory(
     checkpoint: &Checkpoint,
     drafter: Option<&Checkpoint>,
-    config: &MuseConfig,
-    context: usize,
-    options: &EngineOptions,
-    types: KvTypes,
+    cache: CacheSizes,
 ) -> Result<(), EngineError> {
     let Some(available) = memory::available() else { return Ok(()) };
     let weights = inspect::text_bytes(checkpoint) + drafter.map_or(0, inspect::text_bytes);
-    let cache = CacheSizes::of(&config.text, context, options.prefill_chunk, types).total();
-    let needed = weights.saturating_add(cache);
+    let needed = weights.saturating_add(cache.total());
     if needed <= available {
         return Ok(());
     }
-    let label = checkpoint.label().to_string();
-    Err(EngineError::NotEnoughMemory { label, needed, weights, cache, context, available })
+    let (label, context) = (checkpoint.label().to_string(), cache.context);
+    Err(EngineError::NotEnoughMemory { label, needed, weights, cache: cache.total(), context, available })
 }

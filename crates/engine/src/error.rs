@@ -117,14 +117,6 @@ pub enum EngineError {
         /// Why.
         cause: DrawError,
     },
-    /// The drafter's logits are unusable.
-    #[error("the drafter's output at position {position}: {cause}")]
-    Drafter {
-        /// Position of the proposal.
-        position: usize,
-        /// Why.
-        cause: DrawError,
-    },
 }
 
 impl From<glimmer_checkpoint::Error> for EngineError {

@@ -1,13 +1,14 @@
 //! A generation: from a request to events, rounds and a finish.
 
 use crate::EngineError;
-use crate::chat::channels::{ChannelEvent, Scanner};
-use crate::engine::Loaded;
+use crate::chat::channels::{ChannelEvent, Recipient, Scanner};
+use crate::engine::{Active, Loaded};
 use crate::sampling::{Chain, Sampling};
 use crate::session::{Prefill, Session};
 use crate::speculative::Round;
 use crate::stops::{Clip, FinishReason, StopRule};
-use crate::tokenizer::{Detokenizer, Specials};
+use crate::tokenizer::{Detokenizer, Specials, TokenizerError};
+use glimmer_backend::Backend;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,8 @@ pub enum Event {
         /// The text.
         text: String,
     },
+    /// Something that the user should be told, once.
+    Notice(String),
 }
 
 /// Whether to go on.
@@ -102,12 +105,23 @@ pub struct Generation {
     pub text: Option<String>,
     /// In a chat, the reasoning.
     pub reasoning: String,
+    /// In a chat, messages to tools, as text.
+    pub tool_messages: Vec<ToolMessage>,
     /// Why it ended.
     pub finish: Finish,
     /// The rounds. The first token comes from the prompt's pass and belongs to none.
     pub rounds: Vec<RoundRecord>,
     /// How long what took.
     pub timings: Timings,
+}
+
+/// A message to a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolMessage {
+    /// The tool.
+    pub recipient: String,
+    /// The message's text, uninterpreted.
+    pub text: String,
 }
 
 /// What a round did.
@@ -173,7 +187,10 @@ impl Session {
         let mut anchor = first;
         while end.is_none() {
             let round = self.round(anchor, request.width, &mut chain)?;
-            let Round { width, proposals, accepted, tokens, .. } = round;
+            let Round { width, proposals, accepted, tokens, notice, .. } = round;
+            if let Some(notice) = notice {
+                listener(Event::Notice(notice));
+            }
             let mut emitted = 0;
             for token in tokens {
                 emitted += 1;
@@ -204,7 +221,8 @@ fn check(loaded: &Loaded, request: &Request) -> Result<usize, EngineError> {
     if tokens >= context {
         return Err(EngineError::PromptTooLong { tokens, context });
     }
-    let widest = loaded.drafter.as_ref().map_or(1, |drafter| drafter.block_size());
+    // Where rows know their neighbours, a verified row is not the row that plain decoding computes.
+    let widest = if Active::ROW_INVARIANT { loaded.geometry.block } else { 1 };
     if !(1..=widest).contains(&request.width) {
         let expected = match &loaded.drafter {
             Some(_) => format!("2 to {widest}, the drafter's block size"),
@@ -222,6 +240,7 @@ struct Writer {
     token_ids: Vec<u32>,
     text: String,
     reasoning: String,
+    tool_messages: Vec<ToolMessage>,
 }
 
 enum Reader {
@@ -237,6 +256,10 @@ impl Writer {
         if rule.eos.is_empty() {
             rule.eos = loaded.eos.clone();
         }
+        if let (Output::Chat, Some(frame)) = (request.output, &loaded.frame) {
+            // The turn ends there, whatever the checkpoint lists.
+            rule.eos.extend([frame.eot, frame.end_of_text]);
+        }
         let detokenizer = || Ok::<_, EngineError>(Detokenizer::new(Arc::clone(loaded.tokenizer()?), Specials::Drop));
         let reader = match request.output {
             Output::Ids if rule.strings.is_empty() => Reader::Ids,
@@ -247,8 +270,8 @@ impl Writer {
                 Reader::Chat { detokenizer: detokenizer()?, scanner: Scanner::new(frame), events: Vec::new() }
             }
         };
-        let (text, reasoning) = Default::default();
-        Ok(Self { clip: Clip::new(rule)?, reader, token_ids: Vec::new(), text, reasoning })
+        let (token_ids, text, reasoning, tool_messages) = Default::default();
+        Ok(Self { clip: Clip::new(rule)?, reader, token_ids, text, reasoning, tool_messages })
     }
 
     /// Takes the next token. `Some` ends the output with it.
@@ -258,13 +281,12 @@ impl Writer {
         let finish = match &mut self.reader {
             Reader::Ids => self.clip.push(token, "").finish,
             Reader::Text(detokenizer) => {
-                let clipped = self.clip.push(token, detokenizer.push(token)?);
+                let clipped = self.clip.push(token, text_of(detokenizer, token)?);
                 tell.push(Event::Content(clipped.emit));
                 clipped.finish
             }
             Reader::Chat { detokenizer, scanner, events } => {
-                let piece = detokenizer.push(token)?;
-                scanner.push(token, piece, events);
+                scanner.push(token, text_of(detokenizer, token)?, events);
                 let mut answer = String::new();
                 let mut closed = false;
                 for event in events.drain(..) {
@@ -273,6 +295,9 @@ impl Writer {
                         ChannelEvent::Reasoning(text) => tell.push(Event::Reasoning(text)),
                         ChannelEvent::ToolText { recipient, text } => tell.push(Event::ToolText { recipient, text }),
                         ChannelEvent::EndMessage { .. } => closed = true,
+                        ChannelEvent::Header { recipient: Recipient::Tool(recipient) } => {
+                            self.tool_messages.push(ToolMessage { recipient, text: String::new() });
+                        }
                         ChannelEvent::Header { .. } => {}
                     }
                 }
@@ -333,6 +358,11 @@ impl Writer {
             }
             Event::Content(text) => self.text.push_str(text),
             Event::Reasoning(text) => self.reasoning.push_str(text),
+            Event::ToolText { text, .. } => {
+                if let Some(message) = self.tool_messages.last_mut() {
+                    message.text.push_str(text);
+                }
+            }
             _ => {}
         }
         listener(event)
@@ -340,6 +370,16 @@ impl Writer {
 
     fn finish(self, finish: Finish, rounds: Vec<RoundRecord>, timings: Timings) -> Generation {
         let text = (!matches!(self.reader, Reader::Ids)).then_some(self.text);
-        Generation { token_ids: self.token_ids, text, reasoning: self.reasoning, finish, rounds, timings }
+        let Self { token_ids, reasoning, tool_messages, .. } = self;
+        Generation { token_ids, text, reasoning, tool_messages, finish, rounds, timings }
+    }
+}
+
+/// The text that a token completes; an id of a padded vocabulary, which no token has, gives none.
+fn text_of(detokenizer: &mut Detokenizer, token: u32) -> Result<&str, EngineError> {
+    match detokenizer.push(token) {
+        Ok(text) => Ok(text),
+        Err(TokenizerError::UnknownId { .. }) => Ok(""),
+        Err(error) => Err(error.into()),
     }
 }

@@ -1,6 +1,7 @@
 //! What a checkpoint is and what it needs, from its headers alone.
 
-use crate::speculative;
+use crate::engine::Geometry;
+use crate::speculative::{self, Bound};
 use crate::{EngineError, EngineOptions, engine};
 use glimmer_backend::KvTypes;
 use glimmer_checkpoint::Checkpoint;
@@ -54,39 +55,48 @@ pub enum Part {
         drafter_bytes: u64,
     },
     /// A model that proposes.
-    Drafter,
+    Drafter(DFlashConfig),
 }
 
-/// Bytes of caches for a context.
+/// Bytes that a session takes besides the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSizes {
     /// Tokens of the context.
     pub context: usize,
-    /// Layers that see everything.
+    /// Keys and values of layers that see everything.
     pub full: u64,
-    /// Layers that see a window.
+    /// Keys and values of layers that see a window.
     pub sliding: u64,
+    /// The drafter's context.
+    pub drafter: u64,
+    /// Activations of the widest pass, about.
+    pub passes: u64,
 }
 
 impl CacheSizes {
-    /// For a context of `context` tokens and passes of `widest` rows.
-    pub fn of(text: &TextConfig, context: usize, widest: usize, types: KvTypes) -> Self {
-        let per_position =
-            text.num_key_value_heads as u64 * text.head_dim as u64 * (types.keys.size() + types.values.size()) as u64;
-        let (mut full, mut sliding) = (0, 0);
+    pub(crate) fn of(text: &TextConfig, geometry: Geometry, types: KvTypes, drafter: Option<&Bound>) -> Self {
+        let elements = text.num_key_value_heads as u64 * text.head_dim as u64;
+        let per_position = elements * (types.keys.size() + types.values.size()) as u64;
+        let (mut full, mut sliding) = (0u64, 0u64);
         for layer in &text.layers {
-            let bytes = per_position * positions_needed(layer.span, context, widest) as u64;
-            match layer.span {
-                Span::Full => full += bytes,
-                Span::Sliding(_) => sliding += bytes,
-            }
+            let positions = positions_needed(layer.span, geometry.positions(), geometry.widest()) as u64;
+            let sum = match layer.span {
+                Span::Full => &mut full,
+                Span::Sliding(_) => &mut sliding,
+            };
+            *sum = sum.saturating_add(per_position.saturating_mul(positions));
         }
-        Self { context, full, sliding }
+        // The residual stream with its norm and a sub-layer's output, queries, gate and attention, the MLP's three.
+        let q = text.num_attention_heads * text.head_dim;
+        let row = 4 * (4 * text.hidden_size + 3 * q + 3 * text.intermediate_size) as u64;
+        let logits = 2 * 4 * geometry.block as u64 * text.vocab_size as u64;
+        let passes = row.saturating_mul(geometry.widest() as u64).saturating_add(logits);
+        Self { context: geometry.context, full, sliding, drafter: drafter.map_or(0, Bound::context_bytes), passes }
     }
 
-    /// All layers.
+    /// All of it.
     pub fn total(&self) -> u64 {
-        self.full + self.sliding
+        [self.sliding, self.drafter, self.passes].into_iter().fold(self.full, u64::saturating_add)
     }
 }
 
@@ -94,29 +104,34 @@ impl CacheSizes {
 /// take. The drafter, if one is given, is checked against the target.
 pub fn inspect(options: &EngineOptions) -> Result<Report, EngineError> {
     let checkpoint = options.target.open_target()?;
-    let architecture = speculative::architecture(&checkpoint).unwrap_or_else(|_| "unnamed".to_string());
-    let part = if checkpoint.fields().opt_str("model_type")? == Some("muse_glimmer_assistant") {
-        Part::Drafter
+    let fields = checkpoint.fields();
+    let names = fields.opt_str_list("architectures", 16)?.unwrap_or_default();
+    let architecture = names.first().map_or("unnamed", |name| *name).to_string();
+    let part = if fields.opt_str("model_type")? == Some("muse_glimmer_assistant") {
+        let config = DFlashConfig::from_fields(&fields)?;
+        checkpoint.account(&config.v1_tensors())?;
+        Part::Drafter(config)
     } else {
         let config = MuseConfig::from_checkpoint(&checkpoint)?;
         muse::account(&checkpoint, &config)?;
-        let context = engine::context(options, &config)?;
         let cache_types = engine::cache_types(options, &checkpoint);
         let opened = options.drafter.as_ref().map(|source| source.open_drafter()).transpose()?;
-        let drafter = opened.as_ref().map(|drafter| {
-            let fit = check_drafter(drafter, &config, checkpoint.label()).map_err(|e| e.to_string());
-            (drafter.label().to_string(), fit)
-        });
+        let bound = opened.as_ref().map(|drafter| speculative::bind(drafter, &config.text, checkpoint.label()));
+        let fitting = bound.as_ref().and_then(|bound| bound.as_ref().ok());
+        let geometry = Geometry::new(options, &config.text, fitting.map_or(1, Bound::block_size))?;
         Part::Target {
             tokenizer: checkpoint.file("tokenizer.json")?.is_some(),
             chat_template: checkpoint.file("chat_template.jinja")?.is_some()
                 || checkpoint.json("tokenizer_config.json")?.is_some_and(|c| c.contains_key("chat_template")),
             weight_bytes: text_bytes(&checkpoint),
-            cache: CacheSizes::of(&config.text, context, options.prefill_chunk, cache_types),
+            cache: CacheSizes::of(&config.text, geometry, cache_types, fitting),
             cache_types,
-            text: Box::new(config.text),
-            drafter,
             drafter_bytes: opened.as_ref().map_or(0, text_bytes),
+            drafter: opened.as_ref().zip(bound).map(|(drafter, bound)| {
+                let fit = bound.map(|Bound::DFlash(config)| config).map_err(|e| e.to_string());
+                (drafter.label().to_string(), fit)
+            }),
+            text: Box::new(config.text),
         }
     };
     let elements = |t: &glimmer_checkpoint::TensorInfo| t.shape.iter().map(|&d| d as u64).product::<u64>();
@@ -131,22 +146,6 @@ pub fn inspect(options: &EngineOptions) -> Result<Report, EngineError> {
         bytes: all.iter().map(|t| t.byte_len() as u64).sum(),
         encodings: by_encoding(&checkpoint).into_iter().map(|(name, (n, bytes))| (name, n, bytes)).collect(),
     })
-}
-
-/// Whether a drafter is of a known architecture and fits the target.
-pub(crate) fn check_drafter(
-    drafter: &Checkpoint,
-    target: &MuseConfig,
-    target_label: &str,
-) -> Result<DFlashConfig, EngineError> {
-    match speculative::architecture(drafter)?.as_str() {
-        "MuseGlimmerAssistantModel" => {
-            let config = DFlashConfig::bind(drafter, &target.text, target_label)?;
-            drafter.account(&config.v1_tensors())?;
-            Ok(config)
-        }
-        unknown => Err(speculative::unknown_drafter(drafter, unknown)),
-    }
 }
 
 /// Bytes of the tensors that text generation loads.

@@ -3,7 +3,7 @@
 use crate::EngineError;
 use crate::engine::{Active, Loaded};
 use crate::sampling::{Chain, DrawError};
-use crate::speculative::{self, Drafter, Round};
+use crate::speculative::{self, DraftError, Drafter, Round};
 use glimmer_backend::Backend;
 use glimmer_model::muse::TextCache;
 use glimmer_model::observe::{FirstNonFinite, Taps, Unobserved};
@@ -31,10 +31,8 @@ pub struct Prefill {
 
 impl Session {
     pub(crate) fn new(loaded: Arc<Loaded>) -> Result<Self, EngineError> {
-        let block = loaded.drafter.as_ref().map_or(1, |drafter| drafter.block_size());
-        // A block is verified whole, also where it reaches over the end of the context.
-        let positions = loaded.settings.context + block - 1;
-        let cache = loaded.target.cache(&loaded.backend, positions, loaded.widest(), loaded.settings.cache)?;
+        let (positions, widest) = (loaded.geometry.positions(), loaded.geometry.widest());
+        let cache = loaded.target.cache(&loaded.backend, positions, widest, loaded.settings.cache)?;
         let drafter = match &loaded.drafter {
             Some(drafter) => Some(Arc::clone(drafter).start(&loaded.backend)?),
             None => None,
@@ -67,7 +65,7 @@ impl Session {
         let kept = self.rewind(shared.min(prompt.len() - 1));
         let prefill = Prefill { cached: kept, new: prompt.len() - kept };
         let loaded = Arc::clone(&self.loaded);
-        let chunk = loaded.settings.prefill_chunk;
+        let chunk = loaded.geometry.prefill_chunk;
         let reach = self.drafter.as_ref().map_or(0, |drafter| drafter.reach());
         let mut logits = None;
         while self.tokens.len() < prompt.len() {
@@ -79,6 +77,10 @@ impl Session {
             let wanted = self.drafting && end + reach > prompt.len();
             let rows = if end == prompt.len() { end - start - 1..end - start } else { 0..0 };
             let out = self.forward(&prompt[start..end], rows, wanted);
+            // Only the last row's logits are looked at: what an earlier row did wrong has to be seen here.
+            if !loaded.backend.read(&out.x).iter().all(|x| x.is_finite()) {
+                return Err(self.name_non_finite(start));
+            }
             if let Some(states) = &out.states {
                 self.observe(states, start);
             }
@@ -89,19 +91,23 @@ impl Session {
     }
 
     /// One round from `anchor`, the newest token, which is not in the cache yet: `width - 1` proposals, one pass over all rows, and
-    /// the draws. The cache ends up with the anchor and the accepted proposals.
+    /// the draws. Without a preceding prefill that drafts, and after the drafter failed, a round is one row wide. The cache ends up with the anchor and the accepted proposals.
     ///
     /// # Panics
     /// If the width is larger than the drafter's block, or the context is full.
     pub fn round(&mut self, anchor: u32, width: usize, chain: &mut Chain) -> Result<Round, EngineError> {
         let loaded = Arc::clone(&self.loaded);
         let position = self.tokens.len();
+        let mut notice = None;
         let proposals = match &mut self.drafter {
-            Some(drafter) if width > 1 => {
-                drafter
-                    .draft(&loaded.backend, &loaded.target, anchor, position, width, chain)
-                    .map_err(|e| EngineError::Drafter { position: e.position, cause: e.cause })?
-                    .tokens
+            Some(drafter) if width > 1 && self.drafting => {
+                let draft = drafter.draft(&loaded.backend, &loaded.target, anchor, position, width, chain);
+                draft.map(|draft| draft.tokens).unwrap_or_else(|DraftError { position, cause }| {
+                    // A drafter cannot change the output, so it cannot end it either.
+                    self.drafting = false;
+                    notice = Some(format!("the drafter is off: its output at position {position}: {cause}"));
+                    Vec::new()
+                })
             }
             _ => Vec::new(),
         };
@@ -110,14 +116,14 @@ impl Session {
         let out = self.forward(&rows, 0..rows.len(), self.drafting);
         let tokens = match speculative::fold(chain, &out.logits, &proposals, position) {
             Ok(tokens) => tokens,
-            Err((row, cause)) => return Err(self.explain(position, &rows, row, cause)),
+            Err((row, cause)) => return Err(self.explain(position, row, cause)),
         };
         let verified = tokens.len(); // the anchor and the accepted proposals
         self.rewind(position + verified);
         if let Some(states) = &out.states {
             self.observe(&loaded.backend.rows(states, 0..verified), position);
         }
-        Ok(Round { width: rows.len(), proposals, accepted: verified - 1, tokens, logits: out.logits })
+        Ok(Round { width: rows.len(), proposals, accepted: verified - 1, tokens, logits: out.logits, notice })
     }
 
     /// Draws the token after the prompt from the logits that [`prefill`](Self::prefill) gave.
@@ -128,10 +134,7 @@ impl Session {
                 chain.accept(token);
                 Ok(token)
             }
-            Err(cause) => {
-                let last = self.tokens[position - 1];
-                Err(self.explain(position - 1, &[last], 0, cause))
-            }
+            Err(cause) => Err(self.explain(position - 1, 0, cause)),
         }
     }
 
@@ -184,36 +187,43 @@ impl Session {
             true => Vec::new(),
             false => b.read(&target.logits(b, &x, logits_of, &mut Unobserved)),
         };
-        Out { logits, states }
+        Out { x, logits, states }
     }
 
-    /// Turns a failed draw into an error. Where the logits are not finite, the pass is repeated with every layer's output
-    /// read, to name the first bad layer; afterwards the sequence is forgotten.
-    fn explain(&mut self, position: usize, rows: &[u32], row: usize, cause: DrawError) -> EngineError {
-        let error = match cause {
-            DrawError::NonFinite { .. } => {
-                let mut found = FirstNonFinite::default();
-                if self.rewind(position) == position {
-                    let loaded = Arc::clone(&self.loaded);
-                    loaded.target.forward(&loaded.backend, &mut self.cache, rows, &mut found);
-                }
-                match found.found {
-                    Some((layer, row)) => EngineError::NonFinite {
-                        position: position + row,
-                        place: layer.map_or("in the embedding".into(), |layer| format!("first after layer {layer}")),
-                    },
-                    None => EngineError::NonFinite { position: position + row, place: "in the logits".into() },
-                }
+    /// Turns a failed draw into an error: of row `row` of the last pass, which began at `start`. Afterwards the sequence is
+    /// forgotten.
+    fn explain(&mut self, start: usize, row: usize, cause: DrawError) -> EngineError {
+        match cause {
+            DrawError::NonFinite { .. } => self.name_non_finite(start),
+            cause => {
+                self.reset();
+                EngineError::Draw { position: start + row + 1, cause }
             }
-            cause => EngineError::Draw { position: position + row + 1, cause },
-        };
+        }
+    }
+
+    /// Repeats the pass from `start` on with every layer's output read, to name the first that is not finite.
+    fn name_non_finite(&mut self, start: usize) -> EngineError {
+        let rows = self.tokens[start..].to_vec();
+        let mut first = FirstNonFinite::default();
+        if self.rewind(start) == start {
+            let loaded = Arc::clone(&self.loaded);
+            loaded.target.forward(&loaded.backend, &mut self.cache, &rows, &mut first);
+        }
         self.reset();
-        error
+        match first.found {
+            Some((None, row)) => EngineError::NonFinite { position: start + row, place: "in the embedding".into() },
+            Some((Some(layer), row)) => {
+                EngineError::NonFinite { position: start + row, place: format!("first after layer {layer}") }
+            }
+            None => EngineError::NonFinite { position: start + rows.len() - 1, place: "in the logits".into() },
+        }
     }
 }
 
 /// What a pass gives.
 struct Out {
+    x: <Active as Backend>::Tensor, // (rows, hidden)
     logits: Vec<f32>,
     states: Option<<Active as Backend>::Tensor>,
 }

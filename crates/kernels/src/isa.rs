@@ -84,7 +84,7 @@ impl Avx2 {
     }
 }
 
-/// Proof that this machine has AVX-512 F, BW, DQ, VL and VNNI.
+/// Proof that this machine has AVX-512 F, BW, DQ, VL and VNNI, and what [`Avx2`] stands for.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512(());
@@ -101,6 +101,7 @@ impl Avx512 {
 
     /// The proof, where the machine gives it.
     pub fn detect() -> Option<Self> {
+        Avx2::detect()?;
         (is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")

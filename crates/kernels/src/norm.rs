@@ -18,7 +18,9 @@ pub(crate) fn rms_norm<L: Lanes>(l: L, x: &mut [f32], weight: Option<&[f32]>, ep
         squares = l.fma(v, v, squares);
     }
     let mean = l.sum(squares) / x.len() as f32;
-    let inverse = l.splat(1.0 / (mean + eps).sqrt());
+    // An infinite mean would make a row of zeros of what has to be seen.
+    let inverse = if mean.is_finite() { 1.0 / (mean + eps).sqrt() } else { f32::NAN };
+    let inverse = l.splat(inverse);
     match weight {
         Some(weight) => zip_lanes!(l, x, weight, (x, w) => l.mul(l.mul(x, inverse), w)),
         None => map_lanes!(l, x, x => l.mul(x, inverse)),

@@ -81,6 +81,8 @@ impl Pool {
 
     /// Calls `task` once for each tile in `0..tiles`, on all threads, and returns when all are done.
     ///
+    /// A task must not call `run` of the same pool: it would wait for itself.
+    ///
     /// # Panics
     /// If `task` panics on any thread.
     pub fn run(&self, tiles: usize, task: &(dyn Fn(usize) + Sync)) {
@@ -168,7 +170,9 @@ impl State {
             match self.next.compare_exchange_weak(next, next + 1, Ordering::AcqRel, Ordering::Acquire) {
                 Err(now) => next = now,
                 Ok(_) => {
-                    if catch_unwind(AssertUnwindSafe(|| task(tile))).is_err() {
+                    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| task(tile))) {
+                        // Dropping what was thrown could throw again, while others still run the task.
+                        std::mem::forget(payload);
                         self.panicked.store(true, Ordering::Release);
                     }
                     if self.done.fetch_add(1, Ordering::AcqRel) + 1 == tiles {
@@ -260,6 +264,28 @@ mod tests {
             }
         });
         assert_eq!(total.into_inner(), 4 * 500 * 21);
+    }
+
+    #[test]
+    fn a_payload_that_panics_when_dropped_does_no_harm() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("dropped");
+            }
+        }
+        let pool = Pool::new(2);
+        let done = AtomicUsize::new(0);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            pool.run(100, &|tile| {
+                done.fetch_add(1, Ordering::Relaxed);
+                if tile % 2 == 0 {
+                    std::panic::panic_any(Bomb);
+                }
+            })
+        }));
+        assert!(result.is_err());
+        assert_eq!(done.into_inner(), 100, "every tile ran before the caller came back");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! exp, sigmoid and tanh on sixteen lanes.
 //!
-//! Polynomials from the Cephes library (`expf`, `tanhf`); errors against f64 are below 3e-7 relative (`tests/kernels/elementwise.rs`).
+//! Polynomials from the Cephes library (`expf`, `tanhf`); errors against f64 are below 3e-7 relative (`tests/kernels/rows.rs`).
 //! A NaN argument gives NaN, so that a fault in the model reaches the logits and is reported there.
 
 use crate::lanes::Lanes;

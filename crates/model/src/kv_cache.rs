@@ -124,6 +124,6 @@ impl Span {
 pub fn positions_needed(span: Span, context: usize, widest: usize) -> usize {
     match span {
         Span::Full => context,
-        Span::Sliding(window) => (window + widest - 1).min(context.max(window)),
+        Span::Sliding(window) => (window + widest - 1).min(context),
     }
 }

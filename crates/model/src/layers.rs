@@ -1,26 +1,33 @@
 //! Parts that the target and its drafters share.
 
 use crate::ModelError;
-use glimmer_backend::Backend;
+use glimmer_backend::{Backend, BackendError};
 use glimmer_checkpoint::Cursor;
 
 /// Loads a weight matrix (outs, inputs).
 pub fn weight<B: Backend>(backend: &B, at: &Cursor<'_>, outs: usize, inputs: usize) -> Result<B::Weight, ModelError> {
     let tensor = at.read("weight", &[outs, inputs])?;
-    backend
-        .load_weight(&tensor.view())
-        .map_err(|cause| ModelError::Backend { what: format!("tensor {}.weight", at.path()), cause })
+    backend.load_weight(&tensor.view()).map_err(|cause| ModelError::Backend { what: at.describe("weight"), cause })
 }
 
 /// Loads a norm's weight as it is.
 pub fn norm<B: Backend>(backend: &B, at: &Cursor<'_>, len: usize) -> Result<B::Vector, ModelError> {
-    Ok(backend.load_vector(at.read("weight", &[len])?.view().to_f32()))
+    Ok(backend.load_vector(vector(at, len)?))
 }
 
 /// Loads a zero-centred norm's weight w as 1 + w, in f32.
 pub fn centred_norm<B: Backend>(backend: &B, at: &Cursor<'_>, len: usize) -> Result<B::Vector, ModelError> {
-    let centred = at.read("weight", &[len])?.view().to_f32();
-    Ok(backend.load_vector(centred.into_iter().map(|w| 1.0 + w).collect()))
+    Ok(backend.load_vector(vector(at, len)?.into_iter().map(|w| 1.0 + w).collect()))
+}
+
+fn vector(at: &Cursor<'_>, len: usize) -> Result<Vec<f32>, ModelError> {
+    let values = at.read("weight", &[len])?.view().to_f32();
+    match values.iter().position(|x| !x.is_finite()) {
+        None => Ok(values),
+        Some(col) => {
+            Err(ModelError::Backend { what: at.describe("weight"), cause: BackendError::NonFinite { row: 0, col } })
+        }
+    }
 }
 
 /// SwiGLU: down(silu(gate(x)) * up(x)).

@@ -5,7 +5,7 @@ use crate::args::{self, Command};
 
 /// Only these paths exist.
 fn exists(path: &Path) -> bool {
-    ["here", "a dir", "org/cached", "prompt.txt"].iter().any(|known| path == Path::new(known))
+    ["here", "a dir", "org/cached", "prompt.txt", "-", "./-"].iter().any(|known| path == Path::new(known))
 }
 
 const AT_A_TERMINAL: Surroundings = Surroundings { stdin_terminal: true, stdout_terminal: true, exists };
@@ -59,6 +59,8 @@ fn a_lone_argument_is_a_model_or_a_prompt() {
         ("https://example.org/x", false),
         ("model.gguf?", false),
         ("ünï/cödé", false),
+        ("-", false),
+        ("./-", true),
     ] {
         assert_eq!(is_model(OsStr::new(text), exists), model, "{text}");
     }
@@ -85,6 +87,13 @@ fn flags_settle_what_is_what() {
         (&["-p", "hello", "absent"], path("absent"), text("hello")),
         (&["-f", "prompt.txt"], Source::Nano, Prompt::File("prompt.txt".into())),
         (&["-f", "-", "absent"], path("absent"), Prompt::Stdin),
+        (&["-p", "-"], Source::Nano, Prompt::Stdin),
+        (&["-"], Source::Nano, Prompt::Stdin),
+        (&["-m", "here", "-"], path("here"), Prompt::Stdin),
+        (&["here", "-"], path("here"), Prompt::Stdin),
+        (&["./-"], path("./-"), Prompt::Interactive),
+        (&["-f", "./-"], Source::Nano, Prompt::File("./-".into())),
+        (&["--", "-"], Source::Nano, text("-")),
         (&["--", "here"], Source::Nano, text("here")),
         (&["--", "-x"], Source::Nano, text("-x")),
         (&["absent", "--", "org/repo"], path("absent"), text("org/repo")),
@@ -195,6 +204,22 @@ fn numbers_of_other_tools_mean_the_same() {
     let plan = |typed: &[&str]| planned(&[typed, &["x"]].concat(), &AT_A_TERMINAL).unwrap();
     assert_eq!(plan(&["--spec-draft-n-max", "4"]).width, Some(5));
     assert_eq!(plan(&["--draft-block-size", "4"]).width, Some(4));
+    for proposals in ["--num-draft-tokens", "--draft-max", "--draft-n", "--draft"] {
+        assert_eq!(plan(&[proposals, "4"]).width, Some(5), "{proposals}");
+    }
+    let sampling = |typed: &[&str]| plan(typed).sampling(&Sampling { top_k: 9, ..Sampling::default() }, 0);
+    assert_eq!((sampling(&["--top-k", "-1"]).top_k, sampling(&["--top-k=0"]).top_k, sampling(&[]).top_k), (0, 0, 9));
+    for (typed, seed) in [
+        (&[][..], None),
+        (&["-s", "-1"], None),
+        (&["-s-1"], None),
+        (&["--seed", "-1"], None),
+        (&["--seed=-1"], None),
+        (&["-s7"], Some(7)),
+        (&["--seed", "18446744073709551615"], Some(u64::MAX)),
+    ] {
+        assert_eq!(plan(typed).seed(), seed, "{typed:?}");
+    }
     assert_eq!(plan(&["-c", "0"]).options.context, None);
     assert_eq!(plan(&["-c", "64"]).options.context, Some(64));
     assert_eq!(plan(&["-n", "-1"]).limit.tokens(false), None);
@@ -202,4 +227,8 @@ fn numbers_of_other_tools_mean_the_same() {
     assert_eq!(plan(&[]).limit.tokens(false), Some(256));
     assert_eq!(plan(&[]).limit.tokens(true), None);
     assert_eq!(plan(&["-ub", "7"]).options.prefill_chunk, 7);
+    let attached = plan(&["-n64", "-t2", "-c4096", "-b512"]);
+    assert_eq!((attached.limit.tokens(false), attached.options.threads), (Some(64), Some(2)));
+    assert_eq!((attached.options.context, attached.options.prefill_chunk), (Some(4096), 512));
+    assert_eq!(plan(&["-n-1"]).limit.tokens(false), None);
 }

@@ -21,18 +21,21 @@ fn nano_is_what_its_card_says() {
 
 #[test]
 fn memory_follows_context_and_types() {
-    // Two full layers of two heads of 32, keys and values.
+    // Two full layers of two heads of 32, keys and values; a block of 16 may begin at the last position.
     let full =
         |args: &[&str]| json(&[&["inspect", "nano"], args].concat())["memory"]["cache_full_bytes"].as_u64().unwrap();
     let per_token = 2 * 2 * 2 * 32;
-    assert_eq!(full(&["-c", "1000"]), 1000 * per_token * 4);
-    assert_eq!(full(&["-c", "1000", "-ctk", "f16"]), 1000 * per_token * 2);
-    assert_eq!(full(&["-c", "1000", "-ctv", "f16"]), 1000 * per_token * 3);
-    assert_eq!(full(&[]), 4096 * per_token * 4);
+    assert_eq!(full(&["-c", "1000"]), 1015 * per_token * 4);
+    assert_eq!(full(&["-c", "1000", "-ctk", "f16"]), 1015 * per_token * 3);
+    assert_eq!(full(&["-c", "1000", "-ctv", "f16"]), 1015 * per_token * 3);
+    assert_eq!(full(&["-c", "1000", "-ctk", "f16", "-ctv", "f16"]), 1015 * per_token * 2);
+    assert_eq!(full(&[]), 4111 * per_token * 4);
     let memory = &json(&["inspect", "nano", "-c", "64"])["memory"];
     let number = |field: &str| memory[field].as_u64().unwrap();
-    let parts = ["weights_bytes", "drafter_bytes", "cache_full_bytes", "cache_sliding_bytes"];
+    let caches = ["cache_full_bytes", "cache_sliding_bytes", "cache_drafter_bytes"];
+    let parts = [&["weights_bytes", "drafter_bytes", "passes_bytes"], &caches[..]].concat();
     assert_eq!(number("total_bytes"), parts.iter().map(|part| number(part)).sum::<u64>());
+    assert!(parts.iter().all(|part| number(part) > 0), "{memory}");
     assert_eq!(memory["fits"], true);
     glimmer(&["inspect", "nano", "-c", "5000"]).assert_error(1, &["the context size is 5000", "2 to 4096"]);
 }
@@ -54,7 +57,30 @@ fn any_checkpoint_can_be_inspected() {
     assert!(glimmer(&["inspect", &tiny, "-md", &assistant]).ok().contains("drafter fits      no: "));
     let drafter = json(&["inspect", &assistant]);
     assert_eq!((&drafter["part"], &drafter["architecture"]), (&"drafter".into(), &"MuseGlimmerAssistantModel".into()));
-    assert!(glimmer(&["inspect", &assistant]).ok().contains("drafter"));
+    let config = serde_json::json!({
+        "block_size": 16,
+        "layers": 3,
+        "sliding_window": 128,
+        "target_layer_ids": [1, 2, 4, 5, 6],
+        "mask_token_id": 2047,
+        "hidden_size": 192,
+        "intermediate_size": 384,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 32,
+    });
+    assert_eq!(drafter["drafter_config"], config);
+    let table = glimmer(&["inspect", &assistant]).ok();
+    for part in [
+        "part              drafter",
+        "16 rows, 15 proposals",
+        "layers            3",
+        "128 tokens",
+        "[1, 2, 4, 5, 6]",
+        "2047",
+    ] {
+        assert!(table.contains(part), "{table}");
+    }
     for more in [&["-md", "nano"][..], &["-c", "64"], &["-ctk", "f16"]] {
         glimmer(&[&["inspect", &assistant], more].concat()).assert_error(1, &["is a drafter", "a target's"]);
     }

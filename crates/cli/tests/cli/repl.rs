@@ -118,8 +118,11 @@ fn ctrl_c_stops_a_reply_and_then_leaves() {
 #[test]
 fn the_end_of_input_leaves() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut at) = Terminal::start(dir.path().to_str().unwrap(), "run") else { return };
-    at.expect("> ");
-    at.press("\x04");
-    assert_eq!(at.end(), Some(0));
+    for (args, first) in [("run", "/help lists"), ("run -q", "seed "), ("run -q -s 3", "> ")] {
+        let Some(mut at) = Terminal::start(dir.path().to_str().unwrap(), args) else { return };
+        let shown = at.expect("> ");
+        assert!(shown.contains(first) && (!args.ends_with('3') || !shown.contains("seed")), "{args}: {shown:?}");
+        at.press("\x04");
+        assert_eq!(at.end(), Some(0));
+    }
 }

@@ -4,6 +4,7 @@ use crate::support::{Ran, command, glimmer, glimmer_with_stdin, json, repository
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
+use std::path::Path;
 
 const GREEDY: [&str; 4] = ["--temp", "0", "-n", "32"];
 
@@ -25,8 +26,11 @@ fn the_continuation_is_on_stdout_and_the_rest_on_stderr() {
 
     let out = json(&["run", "def fibonacci(n):", "--temp", "0", "-n", "32"]);
     assert_eq!(format!("{}\n", out["text"].as_str().unwrap().trim_end_matches('\n')), ran.out);
-    let quiet = greedy(&["def fibonacci(n):", "-q"]);
+    let quiet = greedy(&["def fibonacci(n):", "-q", "-s", "7"]);
     assert_eq!((quiet.err.as_str(), quiet.out.as_str()), ("", ran.ok().as_str()));
+    let drawn = greedy(&["def fibonacci(n):", "-q"]).err;
+    let seed = drawn.strip_prefix("seed ").and_then(|seed| seed.strip_suffix('\n'));
+    assert!(seed.is_some_and(|seed| seed.parse::<u64>().is_ok()), "{drawn:?}");
 }
 
 #[test]
@@ -46,7 +50,14 @@ fn a_prompt_is_the_same_wherever_it_comes_from() {
         assert_eq!(greedy(args).ok(), expected, "{args:?}");
     }
     assert_eq!(glimmer(&[&["run", "-q"][..], &GREEDY, &["--", "def fibonacci(n):"]].concat()).ok(), expected);
-    for args in [&["run"][..], &["run", "-f", "-"], &["generate"], &["generate", "-m", "nano"]] {
+    for args in [
+        &["run"][..],
+        &["run", "-f", "-"],
+        &["run", "-p", "-"],
+        &["run", "-"],
+        &["generate"],
+        &["generate", "-m", "nano"],
+    ] {
         let args = [args, &GREEDY].concat();
         assert_eq!(glimmer_with_stdin(&args, b"def fibonacci(n):").ok(), expected, "{args:?}");
         assert_eq!(glimmer_with_stdin(&args, b"def fibonacci(n):\r\n").ok(), expected, "{args:?}");
@@ -95,6 +106,7 @@ fn chat_tells_reasoning_from_the_answer() {
     let ask = ["run", "--chat", "What is 23 + 45?", "--temp", "0"];
     let out = json(&ask);
     assert_eq!(out["finish_reason"], "stop");
+    assert_eq!(out["tool_messages"], Value::Array(vec![]));
     let (answer, reasoning) = (out["text"].as_str().unwrap(), out["reasoning"].as_str().unwrap());
     assert!(!answer.is_empty() && !reasoning.is_empty() && !answer.contains("<|"), "{out}");
     assert_eq!(out["settings"]["framing"], "chat");
@@ -105,11 +117,12 @@ fn chat_tells_reasoning_from_the_answer() {
 
     // A checkpoint with a template chats by itself, without a drafter, and gives the same.
     let target = repository("nano/target");
-    let named = json(&["run", &target, "What is 23 + 45?", "--temp", "0", "-ctk", "f32"]);
+    let f32 = ["What is 23 + 45?", "--temp", "0", "-ctk", "f32", "-ctv", "f32"];
+    let named = json(&[&["run", &target][..], &f32].concat());
     assert_eq!((&named["text"], &named["reasoning"]), (&out["text"], &out["reasoning"]));
     assert_eq!(named["settings"]["draft_model"], Value::Null);
     let assistant = repository("nano/assistant");
-    let drafted = json(&["run", &target, "What is 23 + 45?", "--temp", "0", "-ctk", "f32", "-md", &assistant]);
+    let drafted = json(&[&["run", &target, "-md", &assistant][..], &f32].concat());
     assert_eq!((&drafted["token_ids"], &drafted["settings"]["draft_width"]), (&named["token_ids"], &Value::from(5)));
     let raw = json(&["run", &target, "What is 23 + 45?", "--temp", "0", "-n", "4", "--raw"]);
     assert_eq!((&raw["settings"]["framing"], raw.get("reasoning")), (&Value::from("raw"), None));
@@ -126,7 +139,9 @@ fn without_a_tokenizer_only_ids_work() {
     assert_eq!((&out["text"], out["token_ids"].as_array().unwrap().len()), (&Value::Null, 8));
     assert_eq!(out["settings"]["cache_type_k"], "f16");
     let printed = glimmer(&["run", &tiny, "--prompt-ids", "480,1,2,3", "-n", "8", "--temp", "0", "-q"]).ok();
-    assert_eq!(printed, "");
+    let ids: Vec<String> = out["token_ids"].as_array().unwrap().iter().map(Value::to_string).collect();
+    assert_eq!(printed, format!("{}\n", ids.join(",")));
+    assert_eq!(glimmer(&["run", &tiny, "--prompt-ids", "480", "-n", "0", "-q"]).ok(), "");
     for (args, part) in [
         (&["hello"][..], "tokenizer.json: only --prompt-ids works"),
         (&["hello", "--chat"], "tokenizer.json: only --prompt-ids works"),
@@ -134,6 +149,39 @@ fn without_a_tokenizer_only_ids_work() {
     ] {
         glimmer(&[&["run", "-m", &tiny], args].concat()).assert_error(1, &["muse-tiny-bf16 has no", part]);
     }
+}
+
+/// A copy of a checkpoint in which one tensor of bf16 holds the largest number.
+fn spoilt(from: &str, tensor: &str, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
+    let file = to.join("model.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    assert_eq!(header[tensor]["dtype"], "BF16");
+    let at = |n: usize| 8 + length + header[tensor]["data_offsets"][n].as_u64().unwrap() as usize;
+    bytes[at(0)..at(1)].chunks_exact_mut(2).for_each(|bf16| bf16.copy_from_slice(&0x7f7fu16.to_le_bytes()));
+    fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn a_drafter_that_fails_is_told_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    spoilt(&repository("nano/assistant"), "norm.weight", dir.path());
+    let drafter = dir.path().to_str().unwrap();
+    let args = ["run", "def f", "--temp", "0", "-n", "16"];
+    let plain = json(&[&args[..], &["--no-draft"]].concat());
+    assert_eq!(plain["notices"], Value::Array(vec![]));
+    let told = json(&[&args[..], &["-md", drafter]].concat());
+    assert_eq!(told["token_ids"], plain["token_ids"]);
+    let [Value::String(notice)] = &told["notices"].as_array().unwrap()[..] else { panic!("{told}") };
+    assert!(notice.contains("drafter"), "{notice}");
+    let ran = glimmer(&[&args[..], &["-md", drafter, "-q", "-s", "1"]].concat());
+    assert_eq!(ran.err, format!("note: {notice}\n"));
+    assert_eq!(ran.ok().trim_end(), plain["text"].as_str().unwrap().trim_end());
 }
 
 #[test]

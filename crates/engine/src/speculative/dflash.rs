@@ -6,7 +6,7 @@ use glimmer_backend::Backend;
 use glimmer_checkpoint::Checkpoint;
 use glimmer_model::ModelError;
 use glimmer_model::dflash::{DFlashConfig, DFlashV1, DFlashV1Context};
-use glimmer_model::muse::{MuseText, TextConfig};
+use glimmer_model::muse::MuseText;
 use glimmer_model::observe::Unobserved;
 use std::sync::Arc;
 
@@ -16,13 +16,7 @@ pub struct DFlash<B: Backend> {
 }
 
 impl<B: Backend> DFlash<B> {
-    pub fn load(
-        backend: &B,
-        checkpoint: &Checkpoint,
-        target: &TextConfig,
-        target_label: &str,
-    ) -> Result<Self, ModelError> {
-        let config = DFlashConfig::bind(checkpoint, target, target_label)?;
+    pub fn load(backend: &B, checkpoint: &Checkpoint, config: DFlashConfig) -> Result<Self, ModelError> {
         Ok(Self { model: DFlashV1::load(backend, checkpoint, config)? })
     }
 }

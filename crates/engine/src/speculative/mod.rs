@@ -14,7 +14,8 @@ use crate::sampling::{Chain, DrawError};
 use glimmer_backend::Backend;
 use glimmer_checkpoint::Checkpoint;
 use glimmer_model::ModelError;
-use glimmer_model::muse::MuseText;
+use glimmer_model::dflash::DFlashConfig;
+use glimmer_model::muse::{MuseText, TextConfig};
 use std::sync::Arc;
 
 /// A drafter's weights, from which each session makes its own [`Drafter`].
@@ -69,40 +70,62 @@ pub struct DraftError {
     pub cause: DrawError,
 }
 
-/// The drafter architectures that are known: the registry of [`load`].
-const KNOWN: &[&str] = &["MuseGlimmerAssistantModel"];
-
-/// Loads a drafter for `target` by the architecture that its configuration names.
-pub(crate) fn load<B: Backend>(
-    backend: &B,
-    checkpoint: &Checkpoint,
-    target: &MuseText<B>,
-    target_label: &str,
-) -> Result<Arc<dyn DrafterModel<B>>, EngineError> {
-    match architecture(checkpoint)?.as_str() {
-        "MuseGlimmerAssistantModel" => {
-            Ok(Arc::new(dflash::DFlash::load(backend, checkpoint, target.config(), target_label)?))
-        }
-        unknown => Err(unknown_drafter(checkpoint, unknown)),
-    }
+/// A drafter's configuration, checked against its target, and its tensors, accounted for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Bound {
+    /// DFlash v1.
+    DFlash(DFlashConfig),
 }
 
-/// The architecture that a drafter's configuration names.
-pub(crate) fn architecture(checkpoint: &Checkpoint) -> Result<String, EngineError> {
+/// The registry: an architecture, and how a drafter of it is bound to a target.
+type Bind = fn(&Checkpoint, &TextConfig, &str) -> Result<Bound, EngineError>;
+const REGISTRY: &[(&str, Bind)] = &[("MuseGlimmerAssistantModel", |checkpoint, target, label| {
+    let config = DFlashConfig::bind(checkpoint, target, label)?;
+    checkpoint.account(&config.v1_tensors()).map_err(EngineError::from)?;
+    Ok(Bound::DFlash(config))
+})];
+
+/// Binds a drafter to a target by the architecture that the drafter's configuration names.
+pub(crate) fn bind(checkpoint: &Checkpoint, target: &TextConfig, target_label: &str) -> Result<Bound, EngineError> {
     let fields = checkpoint.fields();
+    let known = || REGISTRY.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     let names = fields.opt_str_list("architectures", 16)?.unwrap_or_default();
-    match names.first() {
-        Some(name) => Ok((*name).to_string()),
-        None => {
-            Err(fields.invalid("architectures", format!("a list that begins with one of {}", KNOWN.join(", "))).into())
-        }
+    let Some(&name) = names.first() else {
+        return Err(fields.invalid("architectures", format!("a list that begins with one of {}", known())).into());
+    };
+    match REGISTRY.iter().find(|(registered, _)| *registered == name) {
+        Some((_, bind)) => bind(checkpoint, target, target_label),
+        None => Err(EngineError::UnknownDrafter {
+            label: checkpoint.label().to_string(),
+            found: name.escape_debug().take(80).collect(),
+            known: known(),
+        }),
     }
 }
 
-pub(crate) fn unknown_drafter(checkpoint: &Checkpoint, found: &str) -> EngineError {
-    EngineError::UnknownDrafter {
-        label: checkpoint.label().to_string(),
-        found: found.escape_debug().take(80).collect(),
-        known: KNOWN.join(", "),
+impl Bound {
+    /// Loads the weights.
+    pub(crate) fn load<B: Backend>(
+        self,
+        backend: &B,
+        checkpoint: &Checkpoint,
+    ) -> Result<Arc<dyn DrafterModel<B>>, EngineError> {
+        match self {
+            Bound::DFlash(config) => Ok(Arc::new(dflash::DFlash::load(backend, checkpoint, config)?)),
+        }
+    }
+
+    /// The most rows of a round.
+    pub fn block_size(&self) -> usize {
+        match self {
+            Bound::DFlash(config) => config.block_size,
+        }
+    }
+
+    /// Bytes of a session's context.
+    pub fn context_bytes(&self) -> u64 {
+        match self {
+            Bound::DFlash(config) => config.context_bytes(),
+        }
     }
 }

@@ -15,6 +15,8 @@ pub struct Round {
     pub tokens: Vec<u32>,
     /// The target's logits (width, vocab), before any processor.
     pub logits: Vec<f32>,
+    /// What the user should be told, such as that the drafter failed.
+    pub notice: Option<String>,
 }
 
 /// Draws from the verified rows, first to last, as long as the next row's input was drawn: `logits` holds a row after the

@@ -4,6 +4,7 @@ mod channels;
 mod clip;
 mod distribution;
 mod exactness;
+mod faults;
 mod golden;
 mod sampling;
 mod stops;

@@ -48,8 +48,9 @@ impl Pair {
         };
         EngineOptions {
             drafter: Some(drafter),
-            context: Some(400),
+            context: Some(800),
             cache_keys: Some(KvType::F32),
+            cache_values: Some(KvType::F32),
             threads: Some(1),
             ..EngineOptions::new(target)
         }
@@ -61,6 +62,15 @@ impl Pair {
 
     /// Prompts of golden data: code and chat, shorter and longer than the window.
     pub fn prompts(self) -> Vec<Vec<u32>> {
+        let mut prompts = self.golden_prompts();
+        // Over one and over two of the chunks of 256 keys that attention weighs together.
+        for length in [300, 530] {
+            prompts.push(prompts[0].iter().chain(&prompts[1]).copied().cycle().take(length).collect());
+        }
+        prompts
+    }
+
+    fn golden_prompts(self) -> Vec<Vec<u32>> {
         match self {
             Pair::Nano => {
                 let cases = json("nano/nano_expected.json");
@@ -75,6 +85,44 @@ impl Pair {
             }
         }
     }
+}
+
+/// A copy of a checkpoint's directory, to be damaged.
+pub fn copy(name: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(path(name)).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+    }
+    dir
+}
+
+/// Changes a JSON file of a copy.
+pub fn edit(dir: &tempfile::TempDir, file: &str, change: impl FnOnce(&mut Value)) {
+    let at = dir.path().join(file);
+    let mut value = serde_json::from_slice(&std::fs::read(&at).unwrap()).unwrap();
+    change(&mut value);
+    std::fs::write(at, value.to_string()).unwrap();
+}
+
+/// Sets elements of a bf16 or f32 tensor of a copy.
+pub fn overwrite(dir: &tempfile::TempDir, tensor: &str, elements: std::ops::Range<usize>, value: f32) {
+    let at = dir.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&at).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let table: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let start = 8 + header + table[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
+    for element in elements {
+        match table[tensor]["dtype"].as_str().unwrap() {
+            "BF16" => {
+                let bits = ((value.to_bits() >> 16) as u16).to_le_bytes();
+                bytes[start + 2 * element..start + 2 * element + 2].copy_from_slice(&bits);
+            }
+            "F32" => bytes[start + 4 * element..start + 4 * element + 4].copy_from_slice(&value.to_le_bytes()),
+            other => panic!("{other}"),
+        }
+    }
+    std::fs::write(at, bytes).unwrap();
 }
 
 pub fn load(options: &EngineOptions) -> Engine {

@@ -82,9 +82,21 @@ fn what_is_not_a_number_stays_what_it_is() {
                 x[at] = f32::NAN;
                 kernel(kernels, &Pool::new(1), &mut x, &[0.25; 20], 20);
                 assert!(x[at].is_nan(), "{name} {} at {at}", kernels.isa());
+                // Infinity is not hidden either, where a function would saturate.
+                for huge in [f32::INFINITY, f32::NEG_INFINITY, 3e38] {
+                    let mut x = vec![0.5; 20];
+                    x[at] = huge;
+                    kernel(kernels, &Pool::new(1), &mut x, &[0.25; 20], 20);
+                    let finite = huge.is_finite() && *name != "rms_norm";
+                    assert_eq!(x[at].is_finite(), finite, "{name} {} of {huge}", kernels.isa());
+                }
                 if *name == "gate" {
                     let mut gate = [0.25; 20];
                     gate[at] = f32::NAN;
+                    let mut x = vec![0.5; 20];
+                    kernel(kernels, &Pool::new(1), &mut x, &gate, 20);
+                    assert!(x[at].is_nan(), "gate {} at {at}", kernels.isa());
+                    gate[at] = f32::INFINITY;
                     let mut x = vec![0.5; 20];
                     kernel(kernels, &Pool::new(1), &mut x, &gate, 20);
                     assert!(x[at].is_nan(), "gate {} at {at}", kernels.isa());

@@ -80,7 +80,8 @@ impl DFlashConfig {
         Ok(config)
     }
 
-    fn from_fields(top: &Fields<'_>) -> Result<Self, ModelError> {
+    /// Reads a drafter's configuration by itself.
+    pub fn from_fields(top: &Fields<'_>) -> Result<Self, ModelError> {
         use crate::muse::{MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH, SCALES};
         let width = |key: &str, default: usize| top.opt_usize(key, 1..=MAX_WIDTH).map(|n| n.unwrap_or(default));
         let num_attention_heads = width("num_attention_heads", 32)?;
@@ -93,13 +94,12 @@ impl DFlashConfig {
         if !head_dim.is_multiple_of(2) {
             return Err(top.invalid("head_dim", "an even number").into());
         }
+        if num_attention_heads * head_dim > MAX_WIDTH {
+            let expected = format!("at most {} with {num_attention_heads} heads", MAX_WIDTH / num_attention_heads);
+            return Err(top.invalid("head_dim", expected).into());
+        }
         let num_hidden_layers = top.opt_usize("num_hidden_layers", 1..=MAX_LAYERS)?.unwrap_or(5);
         refuse_others(top, num_hidden_layers)?;
-        let rope = top.object("rope_parameters")?;
-        let theta = match &rope {
-            Some(rope) => rope.opt_f32("rope_theta", 1.0..=1e12)?,
-            None => top.opt_f32("rope_theta", 1.0..=1e12)?,
-        };
         let ids = setting(top, "target_layer_ids", |f, key| f.opt_u32_list(key, MAX_LAYERS))?;
         let target_layer_ids: Vec<usize> =
             ids.unwrap_or_else(|| vec![1, 13, 25, 37, 49]).into_iter().map(|id| id as usize).collect();
@@ -114,12 +114,18 @@ impl DFlashConfig {
             num_key_value_heads,
             head_dim,
             rms_norm_eps: top.opt_f32("rms_norm_eps", SCALES)?.unwrap_or(1e-5),
-            rope_theta: theta.unwrap_or(500_000.0) as f64,
+            rope_theta: crate::muse::rope_theta(top)?,
             sliding_window: top.opt_usize("sliding_window", 1..=MAX_POSITIONS)?.unwrap_or(2048),
             block_size: setting(top, "block_size", |f, key| f.opt_usize(key, 2..=MAX_BLOCK))?.unwrap_or(16),
             mask_token_id: setting(top, "mask_token_id", |f, key| f.opt_u32(key, 0..=u32::MAX))?.unwrap_or(201_818),
             target_layer_ids,
         })
+    }
+
+    /// Bytes of a session's context: keys and values of every layer, in f32.
+    pub fn context_bytes(&self) -> u64 {
+        let per_position = 2 * 4 * self.num_key_value_heads * self.head_dim * self.num_hidden_layers;
+        (self.sliding_window + self.block_size) as u64 * per_position as u64
     }
 
     /// Every tensor of a DFlash v1 drafter.
@@ -178,10 +184,8 @@ fn refuse_others(top: &Fields<'_>, layers: usize) -> Result<(), ModelError> {
     if setting(top, "is_causal", |f, key| f.opt_bool(key))? == Some(true) {
         return Err(top.invalid("is_causal", "false: the rows of a block see each other").into());
     }
-    if let Some(rope) = top.object("rope_parameters")?
-        && rope.opt_str("rope_type")?.is_some_and(|name| name != "default")
-    {
-        return Err(rope.invalid("rope_type", "`default`").into());
+    for key in ["rope_parameters", "rope_scaling"] {
+        top.object(key)?.map_or(Ok(()), |rope| crate::muse::refuse_other_ropes(&rope))?;
     }
     if let Some(types) = top.opt_str_list("layer_types", crate::muse::MAX_LAYERS)?
         && (types.len() != layers || types.iter().any(|kind| *kind != "sliding_attention"))

@@ -46,19 +46,29 @@ impl<B: Backend> Context<B> {
 
     /// Forgets everything.
     pub fn reset(&mut self) {
-        (self.start, self.end, self.written) = (0, 0, 0);
+        self.restart(0);
     }
 
     /// Forgets positions from `len` on.
     pub fn truncate(&mut self, len: usize) {
-        self.end = self.end.min(len);
-        self.start = self.start.min(self.end);
+        let held = self.held();
+        if len <= held.start {
+            // What the ring still holds lies behind the cut: the context begins anew there.
+            self.restart(len.min(self.end));
+        } else {
+            self.end = self.end.min(len);
+        }
+    }
+
+    /// Begins anew at a position, with nothing held.
+    fn restart(&mut self, position: usize) {
+        (self.start, self.end, self.written) = (position, position, position);
     }
 
     /// Makes room for context rows at `position`; a gap before it empties the context.
     pub(super) fn extend(&mut self, position: usize, rows: usize) {
         if position != self.end {
-            self.start = position;
+            self.restart(position);
         }
         self.end = position + rows;
         self.written = self.written.max(self.end);

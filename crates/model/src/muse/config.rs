@@ -58,7 +58,7 @@ pub struct LayerConfig {
     pub rope_theta: Option<f64>,
 }
 
-/// Upper bounds that no real model comes near; they keep every product of dimensions far inside 64 bits.
+/// Upper bounds that no real model comes near. A matrix has less than 2^40 elements by them, and a cache less than 2^52 bytes.
 pub(crate) const MAX_WIDTH: usize = 1 << 20;
 pub(crate) const MAX_LAYERS: usize = 4096;
 pub(crate) const MAX_POSITIONS: usize = 1 << 28;
@@ -79,8 +79,12 @@ impl MuseConfig {
             _ => return Err(top.invalid("model_type", "`muse_glimmer` or `muse_glimmer_text`").into()),
         }
         // Text-only exports leave the nesting out.
-        let text = top.object("text_config")?.unwrap_or_else(|| top.clone());
-        Ok(Self { text: TextConfig::from_fields(&text)?, vision: VisionConfig::from_fields(&top)? })
+        let nested = top.object("text_config")?;
+        let mut text = TextConfig::from_fields(nested.as_ref().unwrap_or(&top))?;
+        if text.eos_token_id.is_empty() {
+            text.eos_token_id = eos(&top, text.vocab_size)?;
+        }
+        Ok(Self { text, vision: VisionConfig::from_fields(&top)? })
     }
 }
 
@@ -100,18 +104,19 @@ impl TextConfig {
         if !head_dim.is_multiple_of(2) {
             return Err(fields.invalid("head_dim", "an even number").into());
         }
+        if num_attention_heads * head_dim > MAX_WIDTH {
+            let expected = format!("at most {} with {num_attention_heads} heads", MAX_WIDTH / num_attention_heads);
+            return Err(fields.invalid("head_dim", expected).into());
+        }
         refuse_others(fields)?;
         // The native export multiplies the factor by sqrt(head_dim); the two are told apart by magnitude.
         let root = (head_dim as f32).sqrt();
-        let qk_scale_factor = scale("qk_scale_factor", 3.87)?;
-        let qk_scale_factor = if qk_scale_factor >= root { qk_scale_factor / root } else { qk_scale_factor };
+        let qk_scale_factor = match fields.opt_f32("qk_scale_factor", SCALES)? {
+            Some(native) if native >= root => native / root,
+            given => given.unwrap_or(3.87),
+        };
         let token = |key: &str| fields.opt_u32(key, 0..=vocab_size as u32 - 1);
-        let eos_token_id = fields.opt_u32_list("eos_token_id", 64)?.unwrap_or_default();
-        if eos_token_id.iter().any(|&id| id as usize >= vocab_size) {
-            return Err(fields
-                .invalid("eos_token_id", format!("ids below the vocabulary's size, {vocab_size}"))
-                .into());
-        }
+        let eos_token_id = eos(fields, vocab_size)?;
         Ok(Self {
             vocab_size,
             hidden_size,
@@ -168,6 +173,14 @@ impl TextConfig {
     }
 }
 
+fn eos(fields: &Fields<'_>, vocab_size: usize) -> Result<Vec<u32>, ModelError> {
+    let ids = fields.opt_u32_list("eos_token_id", 64)?.unwrap_or_default();
+    match ids.iter().any(|&id| id as usize >= vocab_size) {
+        true => Err(fields.invalid("eos_token_id", format!("ids below the vocabulary's size, {vocab_size}")).into()),
+        false => Ok(ids),
+    }
+}
+
 /// Values that change the arithmetic and that no published checkpoint has: refused, not ignored.
 fn refuse_others(fields: &Fields<'_>) -> Result<(), ModelError> {
     for key in ["hidden_activation", "hidden_act"] {
@@ -182,14 +195,36 @@ fn refuse_others(fields: &Fields<'_>) -> Result<(), ModelError> {
     }
     for key in ["rope_parameters", "rope_scaling"] {
         if let Some(rope) = fields.object(key)? {
-            for kind in ["rope_type", "type"] {
-                if rope.opt_str(kind)?.is_some_and(|name| name != "default") {
-                    return Err(rope.invalid(kind, "`default`").into());
-                }
+            refuse_other_ropes(&rope)?;
+            for kind in ["sliding_attention", "full_attention"] {
+                rope.object(kind)?.map_or(Ok(()), |rope| refuse_other_ropes(&rope))?;
             }
         }
     }
     Ok(())
+}
+
+/// No rotation but the plain one.
+pub(crate) fn refuse_other_ropes(rope: &Fields<'_>) -> Result<(), ModelError> {
+    for kind in ["rope_type", "type"] {
+        if rope.opt_str(kind)?.is_some_and(|name| name != "default") {
+            return Err(rope.invalid(kind, "`default`").into());
+        }
+    }
+    Ok(())
+}
+
+/// The base of the rotation: of the sliding layers, of all layers, or flat.
+pub(crate) fn rope_theta(fields: &Fields<'_>) -> Result<f64, ModelError> {
+    let theta = |fields: &Fields<'_>| fields.opt_f32("rope_theta", 1.0..=1e12);
+    let mut found = None;
+    if let Some(rope) = fields.object("rope_parameters")? {
+        if let Some(sliding) = rope.object("sliding_attention")? {
+            found = theta(&sliding)?;
+        }
+        found = found.or(theta(&rope)?);
+    }
+    Ok(found.or(theta(fields)?).unwrap_or(500_000.0) as f64)
 }
 
 /// Kind and rotation of every layer. By default every fourth layer, counted backward from the last, is full and has no
@@ -200,12 +235,7 @@ fn layers(fields: &Fields<'_>) -> Result<Vec<LayerConfig>, ModelError> {
     let count = fields.opt_usize("num_hidden_layers", 1..=MAX_LAYERS)?;
     let count = count.or(types.as_ref().map(Vec::len)).unwrap_or(52);
     let window = fields.opt_usize("sliding_window", 1..=MAX_POSITIONS)?.unwrap_or(2048);
-    let flat = fields.opt_f32("rope_theta", 1.0..=1e12)?;
-    let nested = match fields.object("rope_parameters")? {
-        Some(rope) => rope.opt_f32("rope_theta", 1.0..=1e12)?,
-        None => None,
-    };
-    let theta = nested.or(flat).unwrap_or(500_000.0);
+    let theta = rope_theta(fields)?;
     let of_each_layer = format!("one entry for each of the {count} layers");
     if types.as_ref().is_some_and(|types| types.len() != count) {
         return Err(fields.invalid("layer_types", of_each_layer).into());
@@ -229,11 +259,11 @@ fn layers(fields: &Fields<'_>) -> Result<Vec<LayerConfig>, ModelError> {
                 }
             };
             let theta = match &thetas {
-                Some(thetas) => thetas[layer],
+                Some(thetas) => thetas[layer] as f64,
                 None if span == Span::Full => 0.0,
                 None => theta,
             };
-            Ok(LayerConfig { span, rope_theta: (theta != 0.0).then_some(theta as f64) })
+            Ok(LayerConfig { span, rope_theta: (theta != 0.0).then_some(theta) })
         })
         .collect()
 }

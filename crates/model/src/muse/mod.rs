@@ -1,6 +1,6 @@
 //! The target: Muse-Glimmer.
 
-pub(crate) use config::{MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH, SCALES};
+pub(crate) use config::{MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH, SCALES, refuse_other_ropes, rope_theta};
 mod config;
 mod text;
 mod vision;
