@@ -1,17 +1,19 @@
 //! The verbs on the CPU, over the kernels of the instruction set in use.
 
-use crate::{Backend, BackendError, KvSpec, KvType};
-use glimmer_encoding::{Encoding, FloatType, WeightView};
+use crate::{ActivationType, Backend, BackendError, KvSpec, KvType};
+use glimmer_encoding::{Encoding, FloatType, Parts, WeightView};
 use glimmer_kernels::attention::{self, Attention, KvData, KvLayout};
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::isa::Isa;
-use glimmer_kernels::lanes::{BF16, Element, F16, F32};
+use glimmer_kernels::lanes::{F16, F32};
 use glimmer_kernels::matmul::{Dense, matmul};
 use glimmer_kernels::memory;
+use glimmer_kernels::packed::{self, Activations, Packed};
 use glimmer_kernels::pool::Pool;
 use glimmer_kernels::rope::Rotation;
 use glimmer_kernels::rows;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// What a [`CpuBackend`] is made with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,12 +22,15 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// Instruction set; the default is the machine's fastest.
     pub isa: Option<Isa>,
+    /// What activations are multiplied as.
+    pub activations: ActivationType,
 }
 
 /// The CPU: a pool of threads and a table of kernels.
 pub struct CpuBackend {
     pool: Pool,
     kernels: &'static Kernels,
+    activations: ActivationType,
 }
 
 impl CpuBackend {
@@ -39,7 +44,12 @@ impl CpuBackend {
             })?,
         };
         let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        Ok(Self { pool: Pool::new(threads.max(1)), kernels })
+        Ok(Self { pool: Pool::new(threads.max(1)), kernels, activations: options.activations })
+    }
+
+    /// Whether weights of this encoding are multiplied with 8-bit activations.
+    pub fn rounds_activations(&self, encoding: Encoding) -> bool {
+        self.activations != ActivationType::F32 && Packed::exists(encoding)
     }
 
     /// Threads that take part.
@@ -59,15 +69,23 @@ pub struct Tensor {
     rows: usize,
     cols: usize,
     data: Vec<f32>,
+    /// The same in 8 bits, once a projection has asked for it: projections of one input share it.
+    rounded: OnceLock<Activations>,
 }
 
 impl Tensor {
-    fn zeros(rows: usize, cols: usize) -> Self {
-        Self { rows, cols, data: vec![0.0; rows * cols] }
+    fn new(rows: usize, cols: usize, data: Vec<f32>) -> Self {
+        Self { rows, cols, data, rounded: OnceLock::new() }
     }
 
-    fn with(rows: usize, data: Vec<f32>) -> Self {
-        Self { rows, cols: data.len().checked_div(rows).unwrap_or(0), data }
+    fn zeros(rows: usize, cols: usize) -> Self {
+        Self::new(rows, cols, vec![0.0; rows * cols])
+    }
+
+    /// The elements, to be changed.
+    fn elements(&mut self) -> &mut [f32] {
+        self.rounded = OnceLock::new();
+        &mut self.data
     }
 }
 
@@ -81,24 +99,28 @@ enum WeightData {
     F32(Vec<f32>),
     F16(Vec<u16>),
     BF16(Vec<u16>),
+    /// Quantized, for 8-bit activations.
+    Packed(Packed),
 }
 
 impl Weight {
-    fn dense(&self) -> Dense<'_> {
+    fn outs(&self) -> usize {
         match &self.data {
-            WeightData::F32(w) => Dense::F32(w),
-            WeightData::F16(w) => Dense::F16(w),
-            WeightData::BF16(w) => Dense::BF16(w),
+            WeightData::F32(w) => w.len() / self.inputs,
+            WeightData::F16(w) | WeightData::BF16(w) => w.len() / self.inputs,
+            WeightData::Packed(w) => w.outs(),
         }
     }
+}
 
-    fn outs(&self) -> usize {
-        let len = match &self.data {
-            WeightData::F32(w) => w.len(),
-            WeightData::F16(w) | WeightData::BF16(w) => w.len(),
-        };
-        len / self.inputs
-    }
+/// Rows as they were stored.
+pub struct Table {
+    encoding: Encoding,
+    shape: [usize; 2],
+    codes: Vec<u8>,
+    scales: Vec<u8>,
+    biases: Vec<u8>,
+    global_scale: Option<f32>,
 }
 
 /// Keys and values of one layer, a ring of slots.
@@ -134,6 +156,7 @@ impl KvBuffer {
 impl Backend for CpuBackend {
     type Tensor = Tensor;
     type Weight = Weight;
+    type Table = Table;
     type Vector = Vec<f32>;
     type Rotation = Rotation;
     type KvStore = KvStore;
@@ -142,20 +165,46 @@ impl Backend for CpuBackend {
 
     fn load_weight(&self, view: &WeightView<'_>) -> Result<Weight, BackendError> {
         let halves = || view.parts().codes.as_chunks::<2>().0.iter().map(|&b| u16::from_le_bytes(b)).collect();
-        let data = match view.encoding() {
+        let encoding = view.encoding();
+        let data = match encoding {
+            Encoding::Dense(FloatType::F32) => WeightData::F32(view.to_f32()),
             Encoding::Dense(FloatType::F16) => WeightData::F16(halves()),
             Encoding::Dense(FloatType::BF16) => WeightData::BF16(halves()),
-            _ => WeightData::F32(view.to_f32()),
+            _ => match (self.activations, Packed::pack(view)) {
+                (ActivationType::Auto | ActivationType::Int8, Some(packed)) => WeightData::Packed(packed),
+                (ActivationType::Int8, None) => return Err(BackendError::Encoding { encoding }),
+                _ => WeightData::F32(view.to_f32()),
+            },
         };
         let bad = match &data {
             WeightData::F32(w) => w.iter().position(|x| !x.is_finite()),
             WeightData::F16(w) => w.iter().position(|bits| bits & 0x7c00 == 0x7c00),
             WeightData::BF16(w) => w.iter().position(|bits| bits & 0x7f80 == 0x7f80),
+            WeightData::Packed(packed) => packed.first_non_finite(),
         };
         match bad {
             Some(at) => Err(BackendError::NonFinite { row: at / view.cols(), col: at % view.cols() }),
             None => Ok(Weight { inputs: view.cols(), data }),
         }
+    }
+
+    fn load_table(&self, view: &WeightView<'_>) -> Result<Table, BackendError> {
+        let mut row = vec![0.0; view.cols()];
+        for index in 0..view.rows() {
+            view.encoding().decode_row(view.row(index), &mut row);
+            if let Some(col) = row.iter().position(|x| !x.is_finite()) {
+                return Err(BackendError::NonFinite { row: index, col });
+            }
+        }
+        let parts = view.parts();
+        Ok(Table {
+            encoding: view.encoding(),
+            shape: [view.rows(), view.cols()],
+            codes: parts.codes.to_vec(),
+            scales: parts.scales.to_vec(),
+            biases: parts.biases.to_vec(),
+            global_scale: parts.global_scale,
+        })
     }
 
     fn load_vector(&self, values: Vec<f32>) -> Vec<f32> {
@@ -178,32 +227,36 @@ impl Backend for CpuBackend {
     }
 
     fn rows(&self, x: &Tensor, range: Range<usize>) -> Tensor {
-        let data = x.data[range.start * x.cols..range.end * x.cols].to_vec();
-        Tensor { rows: range.len(), cols: x.cols, data }
+        Tensor::new(range.len(), x.cols, x.data[range.start * x.cols..range.end * x.cols].to_vec())
     }
 
     fn concat_cols(&self, parts: &[&Tensor]) -> Tensor {
         let rows = parts.first().map_or(0, |part| part.rows);
         assert!(parts.iter().all(|part| part.rows == rows));
         let row = |r: usize| parts.iter().flat_map(move |part| &part.data[r * part.cols..(r + 1) * part.cols]);
-        Tensor::with(rows, (0..rows).flat_map(row).copied().collect())
+        let cols = parts.iter().map(|part| part.cols).sum();
+        Tensor::new(rows, cols, (0..rows).flat_map(row).copied().collect())
     }
 
     fn concat_rows(&self, parts: &[&Tensor]) -> Tensor {
         let cols = parts.first().map_or(0, |part| part.cols);
         assert!(parts.iter().all(|part| part.cols == cols));
         let rows = parts.iter().map(|part| part.rows).sum();
-        Tensor { rows, cols, data: parts.iter().flat_map(|part| &part.data).copied().collect() }
+        Tensor::new(rows, cols, parts.iter().flat_map(|part| &part.data).copied().collect())
     }
 
-    fn embed(&self, table: &Weight, ids: &[u32]) -> Tensor {
-        let mut out = Tensor::zeros(ids.len(), table.inputs);
-        for (row, &id) in out.data.chunks_exact_mut(table.inputs).zip(ids) {
-            let range = id as usize * table.inputs..(id as usize + 1) * table.inputs;
-            match &table.data {
-                WeightData::F32(w) => row.copy_from_slice(&w[range]),
-                WeightData::F16(w) => widen::<F16>(&w[range], row),
-                WeightData::BF16(w) => widen::<BF16>(&w[range], row),
+    fn embed(&self, table: &Table, ids: &[u32]) -> Tensor {
+        let [_, cols] = table.shape;
+        let parts = Parts {
+            codes: &table.codes,
+            scales: &table.scales,
+            biases: &table.biases,
+            global_scale: table.global_scale,
+        };
+        let mut out = Tensor::zeros(ids.len(), cols);
+        if let Ok(view) = WeightView::new(table.encoding, &table.shape, parts) {
+            for (row, &id) in out.data.chunks_exact_mut(cols).zip(ids) {
+                table.encoding.decode_row(view.row(id as usize), row);
             }
         }
         out
@@ -212,12 +265,22 @@ impl Backend for CpuBackend {
     fn linear(&self, x: &Tensor, weight: &Weight) -> Tensor {
         assert_eq!(x.cols, weight.inputs, "inputs of a projection");
         let mut out = Tensor::zeros(x.rows, weight.outs());
-        matmul(self.kernels, &self.pool, &x.data, weight.dense(), weight.inputs, &mut out.data);
+        let dense = match &weight.data {
+            WeightData::F32(w) => Dense::F32(w),
+            WeightData::F16(w) => Dense::F16(w),
+            WeightData::BF16(w) => Dense::BF16(w),
+            WeightData::Packed(w) => {
+                let rounded = x.rounded.get_or_init(|| Activations::quantize(&x.data, x.cols));
+                packed::matmul(self.kernels, &self.pool, rounded, w, &mut out.data);
+                return out;
+            }
+        };
+        matmul(self.kernels, &self.pool, &x.data, dense, weight.inputs, &mut out.data);
         out
     }
 
     fn rms_norm(&self, x: &Tensor, weight: Option<&Vec<f32>>, eps: f32) -> Tensor {
-        let mut out = x.clone();
+        let mut out = Tensor::new(x.rows, x.cols, x.data.clone());
         rows::rms_norm(self.kernels, &self.pool, &mut out.data, x.cols, weight.map(Vec::as_slice), eps, 1.0);
         out
     }
@@ -230,7 +293,7 @@ impl Backend for CpuBackend {
         eps: f32,
         scale: f32,
     ) -> Tensor {
-        rows::rms_norm(self.kernels, &self.pool, &mut x.data, head_dim, weight.map(Vec::as_slice), eps, scale);
+        rows::rms_norm(self.kernels, &self.pool, x.elements(), head_dim, weight.map(Vec::as_slice), eps, scale);
         x
     }
 
@@ -239,27 +302,31 @@ impl Backend for CpuBackend {
     }
 
     fn rope(&self, mut x: Tensor, rotation: &Rotation) -> Tensor {
-        rows::rope(self.kernels, &self.pool, &mut x.data, x.cols, rotation);
+        let cols = x.cols;
+        rows::rope(self.kernels, &self.pool, x.elements(), cols, rotation);
         x
     }
 
     fn gate(&self, mut x: Tensor, gate: &Tensor) -> Tensor {
-        rows::gate(self.kernels, &self.pool, &mut x.data, &gate.data, x.cols);
+        let cols = x.cols;
+        rows::gate(self.kernels, &self.pool, x.elements(), &gate.data, cols);
         x
     }
 
     fn swiglu(&self, mut gate: Tensor, up: &Tensor) -> Tensor {
-        rows::swiglu(self.kernels, &self.pool, &mut gate.data, &up.data, up.cols);
+        rows::swiglu(self.kernels, &self.pool, gate.elements(), &up.data, up.cols);
         gate
     }
 
     fn add(&self, mut x: Tensor, y: &Tensor) -> Tensor {
-        rows::add(self.kernels, &self.pool, &mut x.data, &y.data, x.cols);
+        let cols = x.cols;
+        rows::add(self.kernels, &self.pool, x.elements(), &y.data, cols);
         x
     }
 
     fn softcap(&self, mut x: Tensor, multiplier: f32, cap: f32) -> Tensor {
-        rows::softcap(self.kernels, &self.pool, &mut x.data, x.cols, multiplier, cap);
+        let cols = x.cols;
+        rows::softcap(self.kernels, &self.pool, x.elements(), cols, multiplier, cap);
         x
     }
 
@@ -283,8 +350,4 @@ impl Backend for CpuBackend {
         attention::attend(self.kernels, &self.pool, &attention, &mut out.data);
         out
     }
-}
-
-fn widen<E: Element>(from: &[E::Bits], to: &mut [f32]) {
-    to.iter_mut().zip(from).for_each(|(to, &bits)| *to = E::widen(bits));
 }

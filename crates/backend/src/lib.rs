@@ -19,8 +19,8 @@ use thiserror::Error;
 /// What can fail: opening, loading, allocating. Arithmetic cannot.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BackendError {
-    /// The backend has no kernel for this encoding.
-    #[error("no kernel for {encoding} weights on this backend")]
+    /// The backend has no kernel for this encoding and the activations that were asked for.
+    #[error("no kernel for {encoding} weights with 8-bit activations (--activations f32 or auto works)")]
     Encoding {
         /// The encoding that was asked for.
         encoding: Encoding,
@@ -104,6 +104,41 @@ pub struct KvSpec {
     pub types: KvTypes,
 }
 
+/// What activations are multiplied as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ActivationType {
+    /// 8 bits where the weights have 8 or fewer and there is a kernel for them, else f32.
+    #[default]
+    Auto,
+    /// 32-bit floats, whatever the weights are.
+    F32,
+    /// 8 bits; weights that there is no 8-bit kernel for are refused.
+    Int8,
+}
+
+impl fmt::Display for ActivationType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ActivationType::Auto => "auto",
+            ActivationType::F32 => "f32",
+            ActivationType::Int8 => "int8",
+        })
+    }
+}
+
+impl FromStr for ActivationType {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "auto" => Ok(ActivationType::Auto),
+            "f32" => Ok(ActivationType::F32),
+            "int8" => Ok(ActivationType::Int8),
+            _ => Err(format!("unknown activation type `{name}` (known: auto, int8, f32)")),
+        }
+    }
+}
+
 /// How the keys and the values of a cache are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvTypes {
@@ -130,6 +165,8 @@ pub trait Backend: Send + Sync + 'static {
     type Tensor: Clone + Send;
     /// A weight matrix (outs, inputs), in the backend's own layout.
     type Weight: Send + Sync;
+    /// A table that rows are looked up in, such as an embedding.
+    type Table: Send + Sync;
     /// A vector of f32, such as a norm's weight.
     type Vector: Send + Sync;
     /// Rotation angles of a run of positions.
@@ -142,6 +179,8 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Takes a weight matrix over into the backend's layout.
     fn load_weight(&self, view: &WeightView<'_>) -> Result<Self::Weight, BackendError>;
+    /// Takes a table over; its rows are decoded as they are looked up.
+    fn load_table(&self, view: &WeightView<'_>) -> Result<Self::Table, BackendError>;
     /// Takes a vector over.
     fn load_vector(&self, values: Vec<f32>) -> Self::Vector;
     /// An empty cache, every slot zero.
@@ -159,7 +198,7 @@ pub trait Backend: Send + Sync + 'static {
     fn concat_rows(&self, parts: &[&Self::Tensor]) -> Self::Tensor;
 
     /// Rows `ids` of an embedding table (vocab, hidden), as stored.
-    fn embed(&self, table: &Self::Weight, ids: &[u32]) -> Self::Tensor;
+    fn embed(&self, table: &Self::Table, ids: &[u32]) -> Self::Tensor;
     /// x (rows, inputs) times the weight (outs, inputs) transposed.
     fn linear(&self, x: &Self::Tensor, weight: &Self::Weight) -> Self::Tensor;
     /// Every row: x / sqrt(mean(x^2) + eps) * weight; no `weight` means ones.

@@ -1,6 +1,5 @@
 //! Walking into the names of a checkpoint, part by part.
 
-use crate::error::brief;
 use crate::{Checkpoint, Error, Tensor};
 use std::fmt::Display;
 
@@ -34,13 +33,9 @@ impl<'a> Cursor<'a> {
         &self.path
     }
 
-    /// The tensor called `name` at this place as messages name it: checkpoint, file, tensor.
+    /// The tensor called `name` at this place as messages name it: the file, and its name there.
     pub fn describe(&self, name: &str) -> String {
-        let (label, name) = (self.checkpoint.label(), self.join(name));
-        match self.checkpoint.tensor(&name) {
-            Some(info) => format!("{label}/{}: tensor `{}`", info.file, brief(&name)),
-            None => format!("{label}: tensor `{}`", brief(&name)),
-        }
+        self.checkpoint.describe(&self.join(name))
     }
 
     fn join(&self, name: &str) -> String {

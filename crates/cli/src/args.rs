@@ -5,7 +5,7 @@ use crate::{flags, terminal};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, value_parser};
 use glimmer_engine::chat::message::{ReasoningStrength, RequestedStrength};
-use glimmer_engine::{Isa, KvType};
+use glimmer_engine::{ActivationType, Isa, KvType};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -124,6 +124,10 @@ pub struct ModelArgs {
     /// Instruction set
     #[arg(long, value_name = "NAME", hide = true)]
     pub isa: Option<Isa>,
+
+    /// What activations are multiplied as: auto, int8 or f32 [default: auto, int8 for quantized weights]
+    #[arg(long, value_name = "TYPE", default_value = "auto", hide_default_value = true)]
+    pub activations: ActivationType,
 }
 
 /// What decides the memory that is needed.

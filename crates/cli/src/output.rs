@@ -209,7 +209,7 @@ mod tests {
             drafter: None,
             context: 9,
             cache: KvTypes { keys: KvType::F32, values: KvType::F16 },
-            activations: "f32",
+            activations: "f32".into(),
             prefill_chunk: 1,
             threads: 1,
             isa: Isa::Scalar,

@@ -341,7 +341,8 @@ fn prompt_from(
 
 /// What the engine is made of, and the width of a round.
 fn options(target: Source, model: ModelArgs, around: &Surroundings) -> Outcome<(EngineOptions, Option<usize>)> {
-    let ModelArgs { model: _, draft_model, no_draft, draft_width, spec_draft_n_max, memory, threads, isa } = model;
+    let ModelArgs { model: _, draft_model, no_draft, draft_width, spec_draft_n_max, memory, threads, isa, activations } =
+        model;
     let drafter = match draft_model {
         Some(name) => Some(source(name, around)?),
         None => (target == Source::Nano && !no_draft).then_some(Source::Nano),
@@ -358,6 +359,7 @@ fn options(target: Source, model: ModelArgs, around: &Surroundings) -> Outcome<(
         drafter,
         threads: threads.map(|n| n as usize),
         isa,
+        activations,
         ..with_memory(EngineOptions::new(target), memory)
     };
     Ok((options, width))

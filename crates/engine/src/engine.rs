@@ -11,7 +11,7 @@ use crate::session::Session;
 use crate::source::Source;
 use crate::speculative::{self, DrafterModel};
 use crate::tokenizer::Tokenizer;
-use glimmer_backend::{CpuBackend, CpuOptions, Isa, KvType, KvTypes};
+use glimmer_backend::{ActivationType, CpuBackend, CpuOptions, Isa, KvType, KvTypes};
 use glimmer_checkpoint::{Checkpoint, Fields};
 use glimmer_encoding::{Encoding, FloatType};
 use glimmer_model::muse::{self, MuseConfig, MuseText, TextConfig};
@@ -40,6 +40,8 @@ pub struct EngineOptions {
     pub threads: Option<usize>,
     /// Instruction set; the default is the machine's fastest.
     pub isa: Option<Isa>,
+    /// What activations are multiplied as.
+    pub activations: ActivationType,
 }
 
 impl EngineOptions {
@@ -54,6 +56,7 @@ impl EngineOptions {
             prefill_chunk: 512,
             threads: None,
             isa: None,
+            activations: ActivationType::Auto,
         }
     }
 }
@@ -92,7 +95,7 @@ pub struct Settings {
     /// How keys and values are stored.
     pub cache: KvTypes,
     /// What activations are multiplied as.
-    pub activations: &'static str,
+    pub activations: String,
     /// Tokens of a prompt that are processed in one pass.
     pub prefill_chunk: usize,
     /// Threads.
@@ -138,7 +141,8 @@ impl Engine {
         refuse_without_memory(&checkpoint, drafter_checkpoint.as_ref(), sizes)?;
         let files = SideFiles::read(&checkpoint, &config)?;
 
-        let backend = CpuBackend::new(CpuOptions { threads: options.threads, isa: options.isa })?;
+        let (threads, isa, activations) = (options.threads, options.isa, options.activations);
+        let backend = CpuBackend::new(CpuOptions { threads, isa, activations })?;
         let total = inspect::text_bytes(&checkpoint) + drafter_checkpoint.as_ref().map_or(0, inspect::text_bytes);
         progress(LoadProgress { done: 0, total });
         let target =
@@ -158,7 +162,7 @@ impl Engine {
             }),
             context: geometry.context,
             cache,
-            activations: "f32",
+            activations: inspect::activations(&checkpoint, &backend),
             prefill_chunk: geometry.prefill_chunk,
             threads: backend.threads(),
             isa: backend.isa(),

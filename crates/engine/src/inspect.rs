@@ -1,10 +1,10 @@
 //! What a checkpoint is and what it needs, from its headers alone.
 
-use crate::engine::Geometry;
+use crate::engine::{Active, Geometry};
 use crate::speculative::{self, Bound};
 use crate::{EngineError, EngineOptions, engine};
 use glimmer_backend::KvTypes;
-use glimmer_checkpoint::Checkpoint;
+use glimmer_checkpoint::{Checkpoint, TensorInfo};
 use glimmer_model::dflash::DFlashConfig;
 pub use glimmer_model::kv_cache::Span;
 use glimmer_model::kv_cache::positions_needed;
@@ -134,7 +134,7 @@ pub fn inspect(options: &EngineOptions) -> Result<Report, EngineError> {
             text: Box::new(config.text),
         }
     };
-    let elements = |t: &glimmer_checkpoint::TensorInfo| t.shape.iter().map(|&d| d as u64).product::<u64>();
+    let elements = |t: &TensorInfo| t.shape.iter().map(|&d| d as u64).product::<u64>();
     let all = checkpoint.tensors();
     Ok(Report {
         label: checkpoint.label().to_string(),
@@ -144,7 +144,7 @@ pub fn inspect(options: &EngineOptions) -> Result<Report, EngineError> {
         vision_parameters: all.iter().filter(|t| VisionConfig::is_vision(&t.name)).map(elements).sum(),
         tensors: all.len(),
         bytes: all.iter().map(|t| t.byte_len() as u64).sum(),
-        encodings: by_encoding(&checkpoint).into_iter().map(|(name, (n, bytes))| (name, n, bytes)).collect(),
+        encodings: by_encoding(all).into_iter().map(|(name, (n, bytes))| (name, n, bytes)).collect(),
     })
 }
 
@@ -154,17 +154,31 @@ pub(crate) fn text_bytes(checkpoint: &Checkpoint) -> u64 {
     text.map(|t| t.byte_len() as u64).sum()
 }
 
+/// What activations are multiplied as, by the matrices that the text tower multiplies with.
+pub(crate) fn activations(checkpoint: &Checkpoint, backend: &Active) -> String {
+    let multiplied =
+        |t: &&TensorInfo| t.shape.len() == 2 && !VisionConfig::is_vision(&t.name) && !t.name.contains(".embed_tokens.");
+    let matrices = || checkpoint.tensors().iter().filter(multiplied);
+    let rounded = matrices().filter(|t| backend.rounds_activations(t.encoding)).count();
+    match rounded {
+        0 => "f32".into(),
+        all if all == matrices().count() => "int8".into(),
+        some => format!("int8 (f32 for {} matrices)", matrices().count() - some),
+    }
+}
+
 /// The encodings of a checkpoint's matrices, the most bytes first: `bf16`, or `bf16 + f32`.
 pub(crate) fn encodings(checkpoint: &Checkpoint) -> String {
-    let mut all: Vec<_> = by_encoding(checkpoint).into_iter().collect();
+    let matrices = checkpoint.tensors().iter().filter(|tensor| tensor.shape.len() > 1);
+    let mut all: Vec<_> = by_encoding(matrices).into_iter().collect();
     all.sort_by_key(|(_, (_, bytes))| std::cmp::Reverse(*bytes));
     let names: Vec<String> = all.into_iter().map(|(name, _)| name).collect();
     names.join(" + ")
 }
 
-fn by_encoding(checkpoint: &Checkpoint) -> BTreeMap<String, (usize, u64)> {
+fn by_encoding<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> BTreeMap<String, (usize, u64)> {
     let mut all: BTreeMap<String, (usize, u64)> = BTreeMap::new();
-    for tensor in checkpoint.tensors() {
+    for tensor in tensors {
         let (count, bytes) = all.entry(tensor.encoding.to_string()).or_default();
         *count += 1;
         *bytes += tensor.byte_len() as u64;

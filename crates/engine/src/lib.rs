@@ -22,6 +22,6 @@ pub mod tokenizer;
 pub use engine::{DrafterSettings, Engine, EngineOptions, LoadProgress, Settings};
 pub use error::EngineError;
 pub use generate::{Event, Finish, Flow, Generation, Output, Request, RoundRecord, Timings, ToolMessage};
-pub use glimmer_backend::{Isa, KvType, KvTypes};
+pub use glimmer_backend::{ActivationType, Isa, KvType, KvTypes};
 pub use session::{Prefill, Session};
 pub use source::Source;

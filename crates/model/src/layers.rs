@@ -10,6 +10,12 @@ pub fn weight<B: Backend>(backend: &B, at: &Cursor<'_>, outs: usize, inputs: usi
     backend.load_weight(&tensor.view()).map_err(|cause| ModelError::Backend { what: at.describe("weight"), cause })
 }
 
+/// Loads a table of embeddings (vocab, hidden).
+pub fn table<B: Backend>(backend: &B, at: &Cursor<'_>, rows: usize, cols: usize) -> Result<B::Table, ModelError> {
+    let tensor = at.read("weight", &[rows, cols])?;
+    backend.load_table(&tensor.view()).map_err(|cause| ModelError::Backend { what: at.describe("weight"), cause })
+}
+
 /// Loads a norm's weight as it is.
 pub fn norm<B: Backend>(backend: &B, at: &Cursor<'_>, len: usize) -> Result<B::Vector, ModelError> {
     Ok(backend.load_vector(vector(at, len)?))

@@ -36,16 +36,14 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Packs a matrix, or `None` where its encoding has no packed layout.
+    /// Whether an encoding has a packed layout.
+    pub fn exists(encoding: Encoding) -> bool {
+        layout_of(encoding).is_some()
+    }
+
+    /// Packs a matrix, or `None` where its encoding has no packed layout or there is no memory.
     pub fn pack(view: &WeightView<'_>) -> Option<Self> {
-        let (kind, group, brain) = match view.encoding() {
-            Encoding::Ggml(GgmlType::Q4K) => (Kind::Q4K, 32, false),
-            Encoding::Ggml(GgmlType::Q5K) => (Kind::Q5K, 32, false),
-            Encoding::Ggml(GgmlType::Q6K) => (Kind::Q6K, 16, false),
-            Encoding::Affine { bits: 4, group, scale: FloatType::F16 } => (Kind::Affine4, group as usize, false),
-            Encoding::Affine { bits: 4, group, scale: FloatType::BF16 } => (Kind::Affine4, group as usize, true),
-            _ => return None,
-        };
+        let (kind, group, brain) = layout_of(view.encoding())?;
         let (outs, inputs) = (view.rows(), view.cols());
         let blocks = inputs.div_ceil(BLOCK);
         let tile_bytes = blocks * block_bytes(kind, group);
@@ -74,6 +72,27 @@ impl Packed {
         self.data.len()
     }
 
+    /// Index (row times inputs plus column, of the beginning of its group) of the first weight whose scale is not finite.
+    pub fn first_non_finite(&self) -> Option<usize> {
+        let floats = match self.kind {
+            Kind::Q4K | Kind::Q5K => 2,
+            Kind::Q6K => 1,
+            Kind::Affine4 => BLOCK / self.group * 2,
+        };
+        let size = block_bytes(self.kind, self.group);
+        let top = if self.brain { 0x7f80 } else { 0x7c00 };
+        for (tile, bytes) in self.data.chunks_exact(self.tile_bytes.max(1)).enumerate() {
+            for (block, bytes) in bytes.chunks_exact(size).enumerate() {
+                let header = bytes[..floats * 2 * TILE_ROWS].as_chunks::<2>().0;
+                if let Some(at) = header.iter().position(|&b| u16::from_le_bytes(b) & top == top) {
+                    let row = tile * TILE_ROWS + at % TILE_ROWS;
+                    return Some(row * self.inputs + block * BLOCK);
+                }
+            }
+        }
+        None
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
@@ -92,6 +111,18 @@ impl Packed {
 
     pub(crate) fn tile(&self, tile: usize) -> &[u8] {
         &self.data[tile * self.tile_bytes..(tile + 1) * self.tile_bytes]
+    }
+}
+
+/// The layout of an encoding, the inputs that share a scale, and whether scales are bf16.
+fn layout_of(encoding: Encoding) -> Option<(Kind, usize, bool)> {
+    match encoding {
+        Encoding::Ggml(GgmlType::Q4K) => Some((Kind::Q4K, 32, false)),
+        Encoding::Ggml(GgmlType::Q5K) => Some((Kind::Q5K, 32, false)),
+        Encoding::Ggml(GgmlType::Q6K) => Some((Kind::Q6K, 16, false)),
+        Encoding::Affine { bits: 4, group, scale: FloatType::F16 } => Some((Kind::Affine4, group as usize, false)),
+        Encoding::Affine { bits: 4, group, scale: FloatType::BF16 } => Some((Kind::Affine4, group as usize, true)),
+        _ => None,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{MuseConfig, TextConfig};
 use crate::ModelError;
 use crate::kv_cache::{CannotTruncate, KvCache};
-use crate::layers::{Mlp, centred_norm, norm, weight};
+use crate::layers::{Mlp, centred_norm, norm, table, weight};
 use crate::observe::{Observer, Site};
 use glimmer_backend::{Backend, KvTypes};
 use glimmer_checkpoint::{Checkpoint, Cursor};
@@ -12,7 +12,7 @@ use std::ops::Range;
 /// The text tower's weights.
 pub struct MuseText<B: Backend> {
     config: TextConfig,
-    embed_tokens: B::Weight, // (vocab, hidden)
+    embed_tokens: B::Table, // (vocab, hidden)
     layers: Vec<DecoderLayer<B>>,
     norm: B::Vector,    // (hidden)
     lm_head: B::Weight, // (vocab, hidden)
@@ -35,7 +35,7 @@ impl<B: Backend> MuseText<B> {
         let config = config.text.clone();
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let model = checkpoint.at("model.language_model");
-        let embed_tokens = weight(backend, &model.at("embed_tokens"), vocab, hidden)?;
+        let embed_tokens = table(backend, &model.at("embed_tokens"), vocab, hidden)?;
         let lm_head = weight(backend, &checkpoint.at("lm_head"), vocab, hidden)?;
         let norm = norm(backend, &model.at("norm"), hidden)?;
         let bytes_below = |prefix: &str| -> u64 {
