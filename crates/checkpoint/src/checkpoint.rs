@@ -59,12 +59,12 @@ impl Checkpoint {
         &self.label
     }
 
-    /// `config.json`, as it stands.
+    /// `config.json`, as it stands, or what the metadata of a GGUF file say in its terms.
     pub fn config(&self) -> &Map<String, Value> {
         &self.config
     }
 
-    /// `config.json`, to be read field by field.
+    /// The configuration, to be read field by field.
     pub fn fields(&self) -> Fields<'_> {
         Fields::new(&self.config_file, &self.config)
     }
@@ -154,6 +154,15 @@ impl Checkpoint {
     /// The place `prefix` among the tensor names, from where parts of a model are read; empty for the top.
     pub fn at(&self, prefix: &str) -> Cursor<'_> {
         Cursor::new(self, prefix.into())
+    }
+
+    /// The tensor called `name` as messages name it: the file, and its name there.
+    pub(crate) fn describe(&self, name: &str) -> String {
+        let (file, name) = match self.tensor(name) {
+            Some(info) => (self.source.describe(&info.codes.file), info.codes.name.as_str()),
+            None => (self.table_file.clone(), name),
+        };
+        format!("{file}: tensor `{}`", brief(name))
     }
 
     fn check_shape(&self, info: &TensorInfo, shape: &[usize]) -> Result<(), Error> {

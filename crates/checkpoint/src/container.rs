@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::source::{Source, is_plain};
-use crate::{Checkpoint, huggingface};
+use crate::{Checkpoint, gguf, huggingface};
 
 struct Container {
     /// Whether `open` is the one to ask. Looks at contents, cheaply.
@@ -12,7 +12,7 @@ struct Container {
 
 /// Asked in this order; the first that recognises the source opens it.
 const CONTAINERS: [Container; 2] = [
-    Container { sniff: is_gguf, open: refuse_gguf },
+    Container { sniff: is_gguf, open: gguf::open },
     Container { sniff: |source| Ok(source.is_directory()), open: huggingface::open },
 ];
 
@@ -25,15 +25,15 @@ pub(crate) fn open(source: Source) -> Result<Checkpoint, Error> {
     Err(Error::Malformed {
         file: source.to_string(),
         what: "checkpoint".into(),
-        expected: "a directory with config.json and model.safetensors".into(),
-        found: "a single file".into(),
+        expected: "a directory with config.json and model.safetensors, or a GGUF file".into(),
+        found: "another file".into(),
     })
 }
 
 /// A file that begins as GGUF does, or a directory that has such a file and no safetensors.
 fn is_gguf(source: &Source) -> Result<bool, Error> {
     if !source.is_directory() {
-        return source.starts_with(None, b"GGUF");
+        return source.starts_with(None, gguf::MAGIC);
     }
     for name in huggingface::WEIGHTS {
         if source.open(name)?.is_some() {
@@ -41,14 +41,9 @@ fn is_gguf(source: &Source) -> Result<bool, Error> {
         }
     }
     for name in source.names()? {
-        if name.ends_with(".gguf") && is_plain(&name) && source.starts_with(Some(&name), b"GGUF")? {
+        if name.ends_with(".gguf") && is_plain(&name) && source.starts_with(Some(&name), gguf::MAGIC)? {
             return Ok(true);
         }
     }
     Ok(false)
-}
-
-fn refuse_gguf(source: Source) -> Result<Checkpoint, Error> {
-    let what = "GGUF files cannot be read by this version yet".into();
-    Err(Error::Unsupported { file: source.to_string(), what })
 }

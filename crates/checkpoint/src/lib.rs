@@ -5,11 +5,19 @@
 //! [`Checkpoint::account`], before work starts; what is wrong is one line that names file, tensor or field, what was
 //! expected and what was found ([`Error`]).
 //!
-//! What can be read: Hugging Face checkpoints, that is a directory with `config.json` and either `model.safetensors`
-//! or shards with `model.safetensors.index.json`, of bf16, f16 or f32; from disk or from bytes in the binary
-//! ([`Checkpoint::embedded`]). Files are read at offsets, never mapped: a file that is cut while it is read is an
-//! error, not a crash. No input, however malformed, makes this crate panic, hang, or take more than tens of megabytes
-//! beyond the tensors that are asked for.
+//! What can be read:
+//!
+//! - Hugging Face checkpoints, that is a directory with `config.json` and either `model.safetensors` or shards with
+//!   `model.safetensors.index.json`, of bf16, f16 or f32; from disk or from bytes in the binary
+//!   ([`Checkpoint::embedded`]);
+//! - the same as MLX writes it, with modules quantized in its affine, mxfp4, mxfp8 and nvfp4 modes;
+//! - one GGUF file (version 3) of a target or of a DFlash drafter, with tensors of f32, f16, bf16, q4_0, q8_0, q4_k,
+//!   q5_k and q6_k.
+//!
+//! Whatever the container, names and configuration are those that Hugging Face has, and what a converter changed about
+//! a tensor is undone when it is read. Files are read at offsets, never mapped: a file that is cut while it is read is
+//! an error, not a crash. No input, however malformed, makes this crate panic, hang, or take more than tens of
+//! megabytes beyond the tensors that are asked for.
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +26,7 @@ mod container;
 mod cursor;
 mod error;
 mod fields;
+mod gguf;
 mod huggingface;
 mod index;
 mod json;
@@ -37,14 +46,14 @@ pub use tensor::{Extent, Tensor, TensorInfo, TensorSpec};
 use source::Source;
 use std::path::Path;
 
-/// Opens the checkpoint at `path`, a directory. Which container it is in is decided from the contents.
+/// Opens the checkpoint at `path`, a directory or a GGUF file. Which container it is in is decided from the contents.
 ///
 /// Reads the configuration and the tensor tables, and no tensor. Where a directory has both `model.safetensors` and
 /// an index of shards, the single file is taken and the shards are left alone, as `transformers` does.
 ///
 /// # Errors
-/// [`Error::NotFound`] where nothing is at `path`; [`Error::Unsupported`] for what this version cannot read (GGUF,
-/// quantized safetensors); anything else that [`Error`] lists, where a file is missing, malformed or inconsistent.
+/// [`Error::NotFound`] where nothing is at `path`; [`Error::Unsupported`] for what this version cannot read (other
+/// quantizations and architectures); anything else that [`Error`] lists, where a file is missing, malformed or inconsistent.
 pub fn open(path: &Path) -> Result<Checkpoint, Error> {
     container::open(Source::at(path)?)
 }

@@ -34,20 +34,29 @@ impl Source {
         }
     }
 
-    /// A file of this source, as messages name it.
+    /// A file of this source, as messages name it; where this is one file itself, that one.
     pub fn describe(&self, name: &str) -> String {
         match self {
+            Source::Path { path, is_directory: false } => escape(&path.to_string_lossy()),
             Source::Path { path, .. } => escape(&path.join(name).to_string_lossy()),
             Source::Embedded { label, .. } => format!("{}/{}", escape(label), escape(name)),
         }
     }
 
-    /// Opens the file called `name`, or `None` where there is none.
+    /// This source itself, where it is one file: its plain name, and its bytes.
+    pub fn single(&self) -> Result<Option<(String, Blob)>, Error> {
+        let Source::Path { path, is_directory: false } = self else { return Ok(None) };
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(open_file(path, self.to_string())?.map(|blob| (name, blob)))
+    }
+
+    /// Opens the file called `name`, or `None` where there is none; one file has no others.
     ///
     /// Refuses what is not a regular file before opening it: a pipe would hang, a device never end.
     pub fn open(&self, name: &str) -> Result<Option<Blob>, Error> {
         self.check_name(name)?;
         match self {
+            Source::Path { is_directory: false, .. } => Ok(None),
             Source::Path { path, .. } => open_file(&path.join(name), self.describe(name)),
             Source::Embedded { files, .. } => Ok(files
                 .iter()

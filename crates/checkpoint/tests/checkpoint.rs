@@ -4,6 +4,10 @@
 mod corpus;
 #[path = "checkpoint/fields.rs"]
 mod fields;
+#[path = "checkpoint/gguf.rs"]
+mod gguf;
+#[path = "support/gguf.rs"]
+mod gguf_writer;
 #[path = "checkpoint/read.rs"]
 mod read;
 #[path = "checkpoint/refuse.rs"]

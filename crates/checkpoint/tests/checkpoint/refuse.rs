@@ -70,7 +70,7 @@ fn embedded_files_are_checked_alike() {
     assert!(cut.ends_with("(is the file cut off?)"), "{cut}");
     assert!(error(&[("model.safetensors", weights)]).starts_with("built in: config.json: expected "));
     assert!(error(&[("config.json", config)]).starts_with("built in: weights: expected model.safetensors or "));
-    assert!(error(&[("config.json", config), ("x.gguf", b"GGUF")]).contains("GGUF files cannot be read"));
+    assert!(error(&[("config.json", config), ("x.gguf", b"GGUF")]).contains("GGUF files are opened by their own path"));
 }
 
 #[test]
@@ -84,14 +84,18 @@ fn paths_that_are_no_directory() {
     assert!(error.to_string().ends_with(r"/nowhere\n: no such file or directory"), "{error}");
 
     let error = at("model.safetensors").to_string();
-    assert!(error.ends_with("expected a directory with config.json and model.safetensors, found a single file"));
+    assert!(
+        error.ends_with(
+            "expected a directory with config.json and model.safetensors, or a GGUF file, found another file"
+        )
+    );
     assert!(matches!(at("model.safetensors/x"), Error::Io { .. }));
 
     // By its contents, not its name.
     fs::write(dir.path().join("a.bin"), b"GGUF\x03\0\0\0").unwrap();
     fs::write(dir.path().join("a.gguf"), b"G").unwrap();
-    assert!(at("a.bin").to_string().contains("a.bin: GGUF files cannot be read by this version yet"));
-    assert!(at("a.gguf").to_string().contains("found a single file"));
+    assert!(at("a.bin").to_string().contains("a.bin: tensor count: expected 8 bytes at byte 8, found 0 until"));
+    assert!(at("a.gguf").to_string().contains("found another file"));
 }
 
 #[cfg(unix)]

@@ -1,8 +1,9 @@
 //! Fixtures and comparisons.
 
-use glimmer_backend::{CpuBackend, CpuOptions, KvType, KvTypes};
+use glimmer_backend::{ActivationType, Backend, CpuBackend, CpuOptions, KvType, KvTypes};
 use glimmer_checkpoint::Checkpoint;
 use glimmer_model::muse::{MuseConfig, MuseText, account};
+use glimmer_model::observe::Unobserved;
 use safetensors::{Dtype, SafeTensors};
 use std::path::PathBuf;
 
@@ -16,8 +17,10 @@ pub fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(name)
 }
 
+/// Multiplies in f32, as the golden data were.
 pub fn backend() -> CpuBackend {
-    CpuBackend::new(CpuOptions { threads: Some(2), isa: None }).unwrap()
+    let activations = ActivationType::F32;
+    CpuBackend::new(CpuOptions { threads: Some(2), activations, ..CpuOptions::default() }).unwrap()
 }
 
 pub fn load(backend: &CpuBackend, name: &str) -> MuseText<CpuBackend> {
@@ -30,6 +33,17 @@ pub fn open(name: &str) -> (Checkpoint, MuseConfig) {
     let config = MuseConfig::from_checkpoint(&checkpoint).unwrap();
     account(&checkpoint, &config).unwrap();
     (checkpoint, config)
+}
+
+/// All logits of a sequence, fed in passes of `chunk` tokens.
+pub fn logits(b: &CpuBackend, model: &MuseText<CpuBackend>, ids: &[u32], chunk: usize, keys: KvTypes) -> Vec<f32> {
+    let mut cache = model.cache(b, ids.len(), chunk, keys).unwrap();
+    let mut all = Vec::new();
+    for part in ids.chunks(chunk) {
+        let x = model.forward(b, &mut cache, part, &mut Unobserved);
+        all.extend(b.read(&model.logits(b, &x, 0..part.len(), &mut Unobserved)));
+    }
+    all
 }
 
 /// A file of golden tensors.

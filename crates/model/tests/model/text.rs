@@ -1,9 +1,9 @@
 //! The text tower against transformers, tensor by tensor, and its independence of how a prompt is cut.
 
 use crate::support::{F16, F32};
-use crate::support::{Golden, argmax, backend, bits, load, open};
-use glimmer_backend::{Backend, CpuBackend, CpuOptions, Isa, KvTypes};
-use glimmer_model::muse::{MuseText, VisionConfig};
+use crate::support::{Golden, argmax, backend, bits, load, logits, open};
+use glimmer_backend::{Backend, CpuBackend, CpuOptions, Isa};
+use glimmer_model::muse::VisionConfig;
 use glimmer_model::observe::{FirstNonFinite, Observer, Site, Unobserved};
 use std::collections::HashMap;
 
@@ -30,17 +30,6 @@ fn site(name: &str) -> Option<Site> {
         ("sub", Some(i), Some("mlp_out")) => Site::MlpOut(i),
         _ => return None,
     })
-}
-
-/// All logits of a sequence, fed in passes of `chunk` tokens.
-fn logits(b: &CpuBackend, model: &MuseText<CpuBackend>, ids: &[u32], chunk: usize, keys: KvTypes) -> Vec<f32> {
-    let mut cache = model.cache(b, ids.len(), chunk, keys).unwrap();
-    let mut all = Vec::new();
-    for part in ids.chunks(chunk) {
-        let x = model.forward(b, &mut cache, part, &mut Unobserved);
-        all.extend(b.read(&model.logits(b, &x, 0..part.len(), &mut Unobserved)));
-    }
-    all
 }
 
 #[test]
@@ -120,7 +109,8 @@ fn logits_do_not_depend_on_chunks_threads_or_instruction_set() {
         }
         for isa in Isa::available() {
             for threads in [1, 3] {
-                let b = CpuBackend::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).unwrap();
+                let b = CpuBackend::new(CpuOptions { threads: Some(threads), isa: Some(isa), ..CpuOptions::default() })
+                    .unwrap();
                 let model = load(&b, &format!("fixtures/{name}"));
                 assert!(bits(&logits(&b, &model, &ids, 33, keys)) == bits(&whole), "{name} on {threads} x {isa}");
             }

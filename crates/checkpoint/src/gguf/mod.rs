@@ -1,0 +1,175 @@
+//! GGUF, version 3, in one file: a header of metadata and a table of tensors, then their data.
+//!
+//! What the converter of llama.cpp changed is undone, so that a checkpoint reads as the one of Hugging Face that it was
+//! made from: names, the order of dimensions, the order of rows, norms, and settings that it keeps as tensors.
+
+mod dflash;
+mod metadata;
+mod muse;
+mod reader;
+mod table;
+
+use crate::error::{Error, brief};
+use crate::source::{Blob, Source};
+use crate::tensor::TensorInfo;
+use crate::{Checkpoint, Fields};
+use glimmer_encoding::{Encoding, FloatType};
+use reader::Reader;
+use serde_json::{Map, Number, Value};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub(crate) const MAGIC: &[u8] = b"GGUF";
+
+pub(crate) fn open(source: Source) -> Result<Checkpoint, Error> {
+    let Some((name, blob)) = source.single()? else { return Err(which(&source)) };
+    let (metadata, tensors) = header(&blob, &name)?;
+    let metadata = Fields::new(blob.file(), &metadata);
+    let file = File { blob: &blob, metadata: &metadata };
+    let architecture = metadata.opt_str(ARCHITECTURE)?;
+    let (config, tensors) = match architecture {
+        Some("muse-glimmer") => muse::translate(&file, tensors)?,
+        Some("dflash") => dflash::translate(&file, tensors)?,
+        Some(other) => {
+            let what = format!("architecture `{}` (known: muse-glimmer, dflash)", brief(other));
+            return Err(Error::Unsupported { file: blob.file().into(), what });
+        }
+        None => return Err(metadata.invalid(ARCHITECTURE, "muse-glimmer or dflash")),
+    };
+    Ok(Checkpoint::new(source, "", config, "", tensors, BTreeMap::from([(name, blob)])))
+}
+
+const ARCHITECTURE: &str = "general.architecture";
+
+/// A directory may have many; which one is meant is not ours to guess.
+fn which(source: &Source) -> Error {
+    let what = "GGUF files are opened by their own path, not by that of their directory".into();
+    Error::Unsupported { file: source.to_string(), what }
+}
+
+/// Metadata and tensors, under their names in the file.
+fn header(blob: &Blob, name: &str) -> Result<(Map<String, Value>, Vec<TensorInfo>), Error> {
+    let mut reader = Reader::new(blob)?;
+    reader.bytes(MAGIC.len(), "magic")?;
+    match reader.u32("version")? {
+        3 => {}
+        version => {
+            let what = match version.swap_bytes() {
+                1..=3 => "big-endian GGUF cannot be read; little-endian can".into(),
+                _ => format!("GGUF of version {version} cannot be read; version 3 can"),
+            };
+            return Err(Error::Unsupported { file: blob.file().into(), what });
+        }
+    }
+    let tensors = reader.count("tensor count", 1 << 16)?;
+    let pairs = reader.count("metadata count", 1 << 16)?;
+    let metadata = metadata::read(&mut reader, pairs)?;
+    let fields = Fields::new(blob.file(), &metadata);
+    if let Some(parts) = fields.opt_usize("split.count", 0..=usize::MAX)?.filter(|&parts| parts > 1) {
+        let what = format!("field `split.count`: a checkpoint in {parts} files cannot be read by this version yet");
+        return Err(Error::Unsupported { file: blob.file().into(), what });
+    }
+    let tensors = table::read(&mut reader, tensors, &fields, Arc::from(name))?;
+    Ok((metadata, tensors))
+}
+
+/// What translating an architecture needs.
+struct File<'a> {
+    blob: &'a Blob,
+    metadata: &'a Fields<'a>,
+}
+
+impl File<'_> {
+    /// The number under `key`, as it stands.
+    fn number(&self, key: &str) -> Result<Option<Value>, Error> {
+        match self.metadata.get(key) {
+            None => Ok(None),
+            Some(number @ Value::Number(_)) => Ok(Some(number.clone())),
+            Some(_) => Err(self.metadata.invalid(key, "a number")),
+        }
+    }
+
+    /// Copies numbers from keys below `prefix` to fields of a config.
+    fn copy(&self, prefix: &str, config: &mut Map<String, Value>, pairs: &[(&str, &str)]) -> Result<(), Error> {
+        for (key, field) in pairs {
+            if let Some(value) = self.number(&format!("{prefix}{key}"))? {
+                config.insert(field.to_string(), value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Every decoder layer of the config has an entry: flags, one for each, or a period n, of which the last is full.
+    fn layer_types(&self, prefix: &str, layers: usize) -> Result<Option<Value>, Error> {
+        let key = format!("{prefix}attention.sliding_window_pattern");
+        let name = |sliding: bool| Value::from(if sliding { "sliding_attention" } else { "full_attention" });
+        let expected = || self.metadata.invalid(&key, format!("a period, or true or false for {layers} layers"));
+        match self.metadata.get(&key) {
+            None => Ok(None),
+            Some(Value::Array(flags)) if flags.len() == layers => {
+                let flag = |flag: &Value| flag.as_bool().or(flag.as_u64().filter(|&n| n < 2).map(|n| n == 1));
+                flags.iter().map(|value| flag(value).map(name).ok_or_else(expected)).collect::<Result<_, _>>().map(Some)
+            }
+            Some(value) => {
+                let period = value.as_u64().ok_or_else(expected)?;
+                Ok(Some((0..layers as u64).map(|i| name(period == 0 || i % period < period - 1)).collect()))
+            }
+        }
+    }
+
+    /// Settings of positions that change the arithmetic and that no checkpoint of these has.
+    fn refuse_other_rotations(&self, prefix: &str, head_dim: usize) -> Result<(), Error> {
+        let key = format!("{prefix}rope.scaling.type");
+        if self.metadata.opt_str(&key)?.is_some_and(|kind| kind != "none") {
+            return Err(self.metadata.invalid(&key, "none"));
+        }
+        for key in ["rope.dimension_count", "attention.value_length"].map(|key| format!("{prefix}{key}")) {
+            if self.metadata.opt_usize(&key, 0..=usize::MAX)?.is_some_and(|n| n != head_dim) {
+                return Err(self.metadata.invalid(&key, format!("{head_dim}, the elements of a head")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The elements of a head: an even number, by default those of the published model.
+    fn head_dim(&self, prefix: &str) -> Result<usize, Error> {
+        let key = format!("{prefix}attention.key_length");
+        let head_dim = self.metadata.opt_usize(&key, 2..=1 << 20)?.unwrap_or(128);
+        if !head_dim.is_multiple_of(2) {
+            return Err(self.metadata.invalid(&key, "an even number"));
+        }
+        Ok(head_dim)
+    }
+
+    /// A vector that is stored as f32.
+    fn vector(&self, info: &TensorInfo, len: usize) -> Result<Vec<f32>, Error> {
+        if info.encoding != Encoding::Dense(FloatType::F32) || info.shape != [len] {
+            return Err(self.malformed(info, format!("f32 of shape [{len}]"), found(info)));
+        }
+        let bytes = self.blob.read_at(info.codes.range.start, info.codes.byte_len())?;
+        Ok(bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
+    }
+
+    fn malformed(&self, info: &TensorInfo, expected: String, found: String) -> Error {
+        let (file, what) = (self.blob.file().into(), format!("tensor `{}`", brief(&info.codes.name)));
+        Error::Malformed { file, what, expected, found }
+    }
+}
+
+fn found(info: &TensorInfo) -> String {
+    format!("{} of shape {:?}", info.encoding, info.shape)
+}
+
+/// A JSON number that is this float exactly.
+fn number(value: f32) -> Option<Value> {
+    Number::from_f64(value.into()).map(Value::Number)
+}
+
+/// The layer and the rest of a name that begins with `blk.`, without `.weight`.
+fn block(name: &str) -> Option<(&str, &str)> {
+    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    let plain =
+        !layer.is_empty() && layer.bytes().all(|b| b.is_ascii_digit()) && (layer == "0" || !layer.starts_with('0'));
+    plain.then_some(())?;
+    Some((layer, rest.strip_suffix(".weight")?))
+}

@@ -1,0 +1,443 @@
+//! GGUF files: read as the checkpoint that they were made from, or refused by name.
+
+use crate::gguf_writer::{Entry, Gguf, Meta, drafter, target};
+use glimmer_checkpoint::{Checkpoint, Error, open};
+use glimmer_encoding::{Encoding, FloatType, GgmlType, encode_rows};
+use proptest::prelude::*;
+use std::fs;
+use std::path::Path;
+
+fn fixture(name: &str) -> Checkpoint {
+    open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)).unwrap()
+}
+
+fn open_bytes(bytes: &[u8]) -> Result<Checkpoint, Error> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    fs::write(&path, bytes).unwrap();
+    open(&path)
+}
+
+const BF16: Encoding = Encoding::Dense(FloatType::BF16);
+const Q8_0: Encoding = Encoding::Ggml(GgmlType::Q8_0);
+const Q4_0: Encoding = Encoding::Ggml(GgmlType::Q4_0);
+
+#[test]
+fn tensors_are_those_of_the_original_again() {
+    for name in ["muse-tiny-bf16", "muse-tiny-f32", "muse-tiny-assistant"] {
+        let original = fixture(name);
+        for encoding in [BF16, Encoding::Dense(FloatType::F32), Encoding::Dense(FloatType::F16), Q8_0, Q4_0] {
+            // Rows that are no whole blocks stay bf16.
+            let of = |name: &str, cols: usize| match cols.is_multiple_of(32) {
+                true if name.contains("ffn_up") => Q8_0,
+                true => encoding,
+                false => BF16,
+            };
+            let written = match name {
+                "muse-tiny-assistant" => drafter(&original, of),
+                _ => target(&original, of),
+            };
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("x.gguf");
+            fs::write(&path, written.bytes()).unwrap();
+            let read = open(&path).unwrap();
+            assert_eq!(read.label(), path.to_str().unwrap());
+            let text: Vec<_> = original.tensors().iter().filter(|t| !t.name.contains("vision")).collect();
+            assert_eq!(read.tensors().len(), text.len(), "{name}");
+            for info in text {
+                let (before, after) = (original.read(&info.name).unwrap(), read.read(&info.name).unwrap());
+                assert_eq!(before.info().shape, after.info().shape);
+                let values = before.view().to_f32();
+                if info.shape.len() == 1 {
+                    // Of a centred norm 1 + w is what is used, and that is kept to the bit; w is, if 1 + w has room for it.
+                    let used = |w: f32| if info.name.contains("language_model.layers") { 1.0 + w } else { w };
+                    let same = |(a, b): (&f32, &f32)| used(*a).to_bits() == used(*b).to_bits();
+                    assert!(values.iter().zip(&after.view().to_f32()).all(same), "{}", info.name);
+                    continue;
+                }
+                let expected = encode_rows(after.info().encoding, &values, info.shape[0], info.shape[1]).unwrap();
+                assert!(after.parts() == expected.parts(), "{name} {} {}", info.name, after.info().encoding);
+            }
+        }
+    }
+}
+
+#[test]
+fn configs_are_those_of_the_original_again() {
+    let (original, read) = (fixture("muse-tiny-bf16"), open_bytes(&valid().bytes()).unwrap());
+    let text = original.config()["text_config"].as_object().unwrap();
+    for key in [
+        "model_type",
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+        "sliding_window",
+        "layer_types",
+        "bos_token_id",
+        "rope_parameters",
+        "output_multiplier",
+        "final_logit_softcapping",
+    ] {
+        assert_eq!(read.config()[key], text[key], "{key}");
+    }
+    let float = |key: &str| read.fields().opt_f32(key, 0.0..=100.0).unwrap();
+    assert_eq!((float("qk_scale_factor"), float("rms_norm_eps")), (Some(3.87), Some(1e-5)));
+    assert_eq!(read.fields().opt_u32_list("eos_token_id", 9).unwrap(), Some(vec![481]));
+    assert_eq!((read.file("tokenizer.json").unwrap(), read.json("generation_config.json").unwrap()), (None, None));
+
+    let mut period = valid();
+    period.set("muse-glimmer.attention.sliding_window_pattern", Meta::U32(4));
+    assert_eq!(open_bytes(&period.bytes()).unwrap().config()["layer_types"], text["layer_types"]);
+    let mut silent = valid();
+    silent.unset("muse-glimmer.attention.sliding_window_pattern");
+    silent.unset("muse-glimmer.vocab_size");
+    let silent = open_bytes(&silent.bytes()).unwrap();
+    assert!(!silent.config().contains_key("layer_types") && silent.config()["vocab_size"] == 512);
+
+    let original = fixture("muse-tiny-assistant");
+    let read = open_bytes(&drafter(&original, |_, _| BF16).bytes()).unwrap();
+    for key in [
+        "architectures",
+        "model_type",
+        "block_size",
+        "mask_token_id",
+        "target_layer_ids",
+        "layer_types",
+        "sliding_window",
+    ] {
+        assert_eq!(read.config()[key], original.config()[key], "{key}");
+    }
+}
+
+#[test]
+fn another_alignment_is_kept_to() {
+    let mut aligned = valid();
+    aligned.alignment = 256;
+    aligned.set("general.alignment", Meta::U32(256));
+    let (one, two) = (open_bytes(&valid().bytes()).unwrap(), open_bytes(&aligned.bytes()).unwrap());
+    assert!(two.tensors().iter().all(|t| t.codes.range.start % 256 == 0));
+    assert_eq!(one.tensors().len(), two.tensors().len());
+}
+
+fn valid() -> Gguf {
+    target(&fixture("muse-tiny-bf16"), |_, _| BF16)
+}
+
+type Fault = (&'static str, fn(&mut Gguf), &'static [&'static str]);
+
+const FAULTS: &[Fault] = &[
+    ("version_2", |g| g.version = 2, &["GGUF of version 2 cannot be read"]),
+    ("big_endian", |g| g.version = 3u32.swap_bytes(), &["big-endian GGUF cannot be read"]),
+    (
+        "tensors_without_end",
+        |g| g.tensor_count = Some(u64::MAX),
+        &["tensor count: expected at most 65536", "18446744073709551615"],
+    ),
+    ("tensors_one_too_many", |g| g.tensor_count = Some(g.tensors.len() as u64 + 1), &["tensor"]),
+    ("metadata_without_end", |g| g.metadata_count = Some(1 << 61), &["metadata count: expected at most 65536"]),
+    (
+        "architecture_unknown",
+        |g| g.set("general.architecture", Meta::Text("llama".into())),
+        &["architecture `llama` (known: muse-glimmer, dflash)"],
+    ),
+    (
+        "architecture_missing",
+        |g| g.unset("general.architecture"),
+        &["field `general.architecture`: expected muse-glimmer or dflash, found none"],
+    ),
+    (
+        "architecture_a_number",
+        |g| g.set("general.architecture", Meta::U32(1)),
+        &["`general.architecture`: expected a string, found 1"],
+    ),
+    (
+        "key_twice",
+        |g| g.metadata.push(("muse-glimmer.vocab_size".into(), Meta::U32(512))),
+        &["field `muse-glimmer.vocab_size`: expected the key once"],
+    ),
+    ("string_past_the_end", |g| g.set("x", Meta::Raw(8, (1u64 << 19).to_le_bytes().into())), &["field `x`: expected"]),
+    (
+        "string_of_2_63",
+        |g| g.set("x", Meta::Raw(8, (1u64 << 63).to_le_bytes().into())),
+        &["field `x`: expected at most 1048576 bytes, found 9223372036854775808"],
+    ),
+    (
+        "key_of_a_megabyte",
+        |g| g.set(&"k".repeat(1 << 20), Meta::U32(1)),
+        &["of the metadata: expected at most 65535 bytes, found 1048576"],
+    ),
+    (
+        "array_that_wraps",
+        |g| g.set("x", Meta::Raw(9, [&4u32.to_le_bytes()[..], &(1u64 << 62).to_le_bytes()].concat())),
+        &["field `x`: expected elements within", "found 4611686018427387904"],
+    ),
+    (
+        "strings_that_wrap",
+        |g| g.set("x", Meta::Raw(9, [&8u32.to_le_bytes()[..], &(1u64 << 61).to_le_bytes()].concat())),
+        &["field `x`: expected elements within"],
+    ),
+    (
+        "array_of_arrays",
+        |g| g.set("x", Meta::Raw(9, [&9u32.to_le_bytes()[..], &1u64.to_le_bytes()].concat())),
+        &["field `x`", "found type 9"],
+    ),
+    ("value_of_type_13", |g| g.set("x", Meta::Raw(13, vec![0; 8])), &["field `x`", "found type 13"]),
+    ("bool_of_two", |g| g.set("x", Meta::Raw(7, vec![2])), &["field `x`: expected true or false, as 1 or 0, found 2"]),
+    ("not_a_number", |g| g.set("x", Meta::F32(f32::NAN)), &["field `x`: expected a finite number, found NaN"]),
+    (
+        "alignment_0",
+        |g| g.set("general.alignment", Meta::U32(0)),
+        &["field `general.alignment`: expected a power of two", "found 0"],
+    ),
+    (
+        "alignment_48",
+        |g| g.set("general.alignment", Meta::U32(48)),
+        &["field `general.alignment`: expected a power of two", "found 48"],
+    ),
+    ("split", |g| g.set("split.count", Meta::U32(3)), &["field `split.count`: a checkpoint in 3 files cannot be read"]),
+    ("no_tensors", |g| g.tensors.clear(), &["weights: expected at least one tensor, found none"]),
+    (
+        "tensor_twice",
+        |g| {
+            let t = g.tensors[5].clone();
+            g.tensors.push(t)
+        },
+        &["tensor `blk.0.", "expected the name once"],
+    ),
+    (
+        "name_of_300",
+        |g| g.tensors[0].name = "n".repeat(300),
+        &["name of tensor 0: expected at most 255 bytes, found 300"],
+    ),
+    ("dims_none", |g| g.tensors[0].dims.clear(), &["tensor `output.weight`: expected 1 to 4 dimensions, found 0"]),
+    (
+        "dims_many",
+        |g| g.tensors[0].dims = vec![1; 1000],
+        &["tensor `output.weight`: expected 1 to 4 dimensions, found 1000"],
+    ),
+    ("dim_0", |g| g.tensors[0].dims[1] = 0, &["tensor `output.weight`: expected dimensions of at least 1, found 0"]),
+    (
+        "dim_2_42",
+        |g| g.tensors[0].dims[1] = 1 << 42,
+        &["tensor `output.weight`: expected data within", "[4398046511104, 64]"],
+    ),
+    (
+        "dims_that_wrap",
+        |g| g.tensors[0].dims = vec![1 << 32, 1 << 32, 1 << 32],
+        &["tensor `output.weight`: expected data within"],
+    ),
+    (
+        "type_99",
+        |g| g.tensors[0].kind = 99,
+        &["tensor `output.weight`: expected a known type of tensor, found type 99"],
+    ),
+    ("type_q3_k", |g| g.tensors[0].kind = 11, &["tensor `output.weight`: q3_k cannot be read by this version yet"]),
+    (
+        "type_of_other_blocks",
+        |g| g.tensors[0].kind = 12,
+        &["tensor `output.weight`: expected rows of a multiple of 256 elements of q4_k, found 64"],
+    ),
+    ("offset_past_the_end", |g| g.tensors[0].offset = Some(1 << 40), &["tensor `output.weight`: expected data within"]),
+    (
+        "offset_that_wraps",
+        |g| g.tensors[0].offset = Some(u64::MAX - 31),
+        &["tensor `output.weight`: expected data within"],
+    ),
+    ("offset_unaligned", |g| g.tensors[1].offset = Some(65_552), &["its data to begin at", "65552 (not aligned)"]),
+    ("overlap", |g| g.tensors[1].offset = Some(32), &["expected its data to begin at", "32 (they overlap)"]),
+    ("same_place", |g| g.tensors[1].offset = Some(0), &["expected its data to begin at", "0 (they overlap)"]),
+    (
+        "gap",
+        |g| {
+            let last = g.tensors.len() - 1;
+            g.tensors[last].data = vec![0; 4096];
+            let t = &mut g.tensors[last - 1];
+            t.data.resize(4096, 0)
+        },
+        &["no tensor has the bytes between"],
+    ),
+    (
+        "data_behind",
+        |g| {
+            let last = g.tensors.len() - 1;
+            g.tensors[last].data.resize(4096, 0)
+        },
+        &["data: expected", "ends, found"],
+    ),
+    (
+        "unaligned_query_norm_missing",
+        |g| g.tensors.retain(|t| t.name != "blk.3.attn_q_norm.weight"),
+        &["tensor `blk.3.attn_q_norm.weight`: expected shape [16], found none"],
+    ),
+    (
+        "query_norm_not_constant",
+        |g| g.entry("blk.2.attn_q_norm.weight").data[8..12].copy_from_slice(&2f32.to_le_bytes()),
+        &["tensor `blk.2.attn_q_norm.weight`: expected 3.87 everywhere", "found 2"],
+    ),
+    (
+        "query_norm_nan",
+        |g| g.entry("blk.0.attn_q_norm.weight").data[..4].copy_from_slice(&f32::NAN.to_le_bytes()),
+        &["tensor `blk.0.attn_q_norm.weight`", "found"],
+    ),
+    (
+        "key_norm_not_one",
+        |g| g.entry("blk.2.attn_k_norm.weight").data[..4].copy_from_slice(&2f32.to_le_bytes()),
+        &["tensor `blk.2.attn_k_norm.weight`: expected 1 everywhere", "found 2"],
+    ),
+    (
+        "norm_of_bf16",
+        |g| {
+            let t = g.entry("blk.1.ffn_norm.weight");
+            t.kind = 30;
+            t.data.truncate(128)
+        },
+        &["tensor `blk.1.ffn_norm.weight`: expected f32, of which one is to be subtracted, found bf16 of shape [64]"],
+    ),
+    (
+        "pattern_of_other_length",
+        |g| g.set("muse-glimmer.attention.sliding_window_pattern", Meta::Bools(vec![true; 7])),
+        &["field `muse-glimmer.attention.sliding_window_pattern`: expected a period, or true or false for 8 layers"],
+    ),
+    (
+        "heads_per_layer",
+        |g| g.set("muse-glimmer.attention.head_count", Meta::U32s(vec![8; 8])),
+        &["field `muse-glimmer.attention.head_count`: expected a number"],
+    ),
+    (
+        "head_of_odd_size",
+        |g| g.set("muse-glimmer.attention.key_length", Meta::U32(15)),
+        &["field `muse-glimmer.attention.key_length`: expected an even number, found 15"],
+    ),
+    (
+        "rope_scaling",
+        |g| g.set("muse-glimmer.rope.scaling.type", Meta::Text("yarn".into())),
+        &["field `muse-glimmer.rope.scaling.type`: expected none, found \"yarn\""],
+    ),
+    (
+        "values_of_other_size",
+        |g| g.set("muse-glimmer.attention.value_length", Meta::U32(8)),
+        &["`muse-glimmer.attention.value_length`: expected 16, the elements of a head, found 8"],
+    ),
+    (
+        "dflash_2",
+        |g| {
+            g.set("general.architecture", Meta::Text("dflash".into()));
+            g.set("dflash.selector_rank", Meta::U32(256))
+        },
+        &["field `dflash.selector_rank`: DFlash 2 drafters cannot be read from GGUF"],
+    ),
+    (
+        "taps_from_0",
+        |g| {
+            g.set("general.architecture", Meta::Text("dflash".into()));
+            g.set("dflash.target_layers", Meta::U32s(vec![0, 2]))
+        },
+        &["field `dflash.target_layers`: expected layers from 1"],
+    ),
+];
+
+#[test]
+fn every_fault_is_refused_by_name() {
+    let valid = valid();
+    let wrong: Vec<String> = FAULTS
+        .iter()
+        .filter_map(|(name, break_it, expect)| {
+            let mut broken = valid.clone();
+            break_it(&mut broken);
+            let message = match open_bytes(&broken.bytes()) {
+                Ok(checkpoint) => return Some(format!("{name}: opened {checkpoint:?}")),
+                Err(e) => e.to_string(),
+            };
+            let lacks = expect.iter().find(|part| !message.contains(**part));
+            let fine = lacks.is_none() && message.contains("model.gguf: ") && message.chars().count() < 400;
+            (!fine || message.contains(char::is_control)).then(|| format!("{name}: lacks {lacks:?}: {message:?}"))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Cut anywhere, it is refused.
+#[test]
+fn a_file_that_is_cut_is_refused() {
+    let bytes = valid().bytes();
+    let last = bytes.len() - 32;
+    for len in (4..20_000).step_by(97).chain((20_000..last).step_by(9973)).chain([last]) {
+        let message = open_bytes(&bytes[..len]).expect_err("cut").to_string();
+        assert!(message.contains("model.gguf: ") && !message.contains('\n'), "{len}: {message}");
+    }
+    assert!(open_bytes(&bytes[..3]).is_err());
+    open_bytes(&bytes).unwrap();
+}
+
+#[test]
+fn what_the_model_does_not_know_keeps_its_name() {
+    let mut extra = valid();
+    let data = vec![0; 64 * 4];
+    extra.tensors.push(Entry { name: "blk.0.attn_sinks.weight".into(), dims: vec![64], kind: 0, offset: None, data });
+    extra.tensors.push(Entry {
+        name: "blk.00.ffn_up.weight".into(),
+        dims: vec![64],
+        kind: 0,
+        offset: None,
+        data: vec![0; 256],
+    });
+    let checkpoint = open_bytes(&extra.bytes()).unwrap();
+    let specs: Vec<_> = checkpoint.tensors().iter().filter(|t| !t.name.starts_with("blk")).collect();
+    let specs: Vec<_> =
+        specs.iter().map(|t| glimmer_checkpoint::TensorSpec::new(t.name.clone(), t.shape.clone())).collect();
+    let message = checkpoint.account(&specs).unwrap_err().to_string();
+    assert!(message.contains("tensor `blk.0.attn_sinks.weight`: expected only tensors of the model"), "{message}");
+    assert!(message.ends_with("(1 more is unknown)"), "{message}");
+    let lacking = glimmer_checkpoint::TensorSpec::new("model.language_model.norm.bias", [64]);
+    let message = checkpoint.account(&[lacking]).unwrap_err().to_string();
+    assert!(message.contains("model.gguf: tensor `model.language_model.norm.bias`: expected shape [64]"), "{message}");
+}
+
+fn small() -> Vec<u8> {
+    let mut small = Gguf::new("dflash");
+    small.set("dflash.target_layers", Meta::U32s(vec![1, 2]));
+    small.set("dflash.attention.sliding_window_pattern", Meta::Bools(vec![true; 5]));
+    small.set("t", Meta::Texts(vec!["a".into(), "bc".into()]));
+    small.tensor("fc.weight", &[2, 32], Q8_0, &[1.0; 64]);
+    small.tensor("output_norm.weight", &[4], Encoding::Dense(FloatType::F32), &[1.0; 4]);
+    small.bytes()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_damage_makes_it_panic(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = small();
+        for (at, bit) in flips {
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+        }
+        if let Some(at) = cut {
+            bytes.truncate(at.index(bytes.len()));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.gguf");
+        fs::write(&path, &bytes).unwrap();
+        match open(&path) {
+            Ok(checkpoint) => for info in checkpoint.tensors() {
+                let values = checkpoint.read(&info.name).unwrap().view().to_f32();
+                prop_assert_eq!(values.len(), info.shape.iter().product::<usize>());
+            },
+            Err(e) => prop_assert!(!e.to_string().contains(char::is_control), "{}", e),
+        }
+    }
+}
+
+#[test]
+fn the_undamaged_small_file_opens() {
+    assert_eq!(open_bytes(&small()).unwrap().tensors().len(), 2);
+}

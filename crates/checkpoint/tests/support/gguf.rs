@@ -1,0 +1,309 @@
+//! GGUF files, written as the converter of llama.cpp does it, from checkpoints as Hugging Face has them.
+//!
+//! Tests of other crates include this file by its path.
+
+#![allow(dead_code)] // Not everyone who includes it needs all of it.
+
+use glimmer_checkpoint::{Checkpoint, Fields};
+use glimmer_encoding::{Encoding, FloatType, GgmlType, encode_rows};
+
+/// A file to be; wrong ones included.
+#[derive(Clone)]
+pub struct Gguf {
+    pub version: u32,
+    pub metadata: Vec<(String, Meta)>,
+    pub tensors: Vec<Entry>,
+    /// In place of what is right.
+    pub tensor_count: Option<u64>,
+    pub metadata_count: Option<u64>,
+    /// Of what is written; the reader is told of it by the metadata alone.
+    pub alignment: usize,
+}
+
+#[derive(Clone)]
+pub enum Meta {
+    U32(u32),
+    F32(f32),
+    Bool(bool),
+    Text(String),
+    Bools(Vec<bool>),
+    U32s(Vec<u32>),
+    Texts(Vec<String>),
+    /// Any type, any bytes.
+    Raw(u32, Vec<u8>),
+}
+
+#[derive(Clone)]
+pub struct Entry {
+    pub name: String,
+    /// The fastest first.
+    pub dims: Vec<u64>,
+    pub kind: u32,
+    /// In place of what is right.
+    pub offset: Option<u64>,
+    pub data: Vec<u8>,
+}
+
+impl Gguf {
+    pub fn new(architecture: &str) -> Self {
+        let metadata = vec![("general.architecture".into(), Meta::Text(architecture.into()))];
+        Self { version: 3, metadata, tensors: vec![], tensor_count: None, metadata_count: None, alignment: 32 }
+    }
+
+    pub fn set(&mut self, key: &str, value: Meta) {
+        self.unset(key);
+        self.metadata.push((key.into(), value));
+    }
+
+    pub fn unset(&mut self, key: &str) {
+        self.metadata.retain(|(k, _)| k != key);
+    }
+
+    pub fn entry(&mut self, name: &str) -> &mut Entry {
+        self.tensors.iter_mut().find(|t| t.name == name).unwrap()
+    }
+
+    /// Adds a tensor of `shape`, outermost dimension first.
+    pub fn tensor(&mut self, name: &str, shape: &[usize], encoding: Encoding, values: &[f32]) {
+        let cols = *shape.last().unwrap();
+        let data = encode_rows(encoding, values, values.len() / cols, cols).unwrap().codes;
+        let dims = shape.iter().rev().map(|&d| d as u64).collect();
+        self.tensors.push(Entry { name: name.into(), dims, kind: kind(encoding), offset: None, data });
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = b"GGUF".to_vec();
+        out.extend(self.version.to_le_bytes());
+        out.extend(self.tensor_count.unwrap_or(self.tensors.len() as u64).to_le_bytes());
+        out.extend(self.metadata_count.unwrap_or(self.metadata.len() as u64).to_le_bytes());
+        for (key, value) in &self.metadata {
+            text(&mut out, key);
+            value.write(&mut out);
+        }
+        let mut at = 0;
+        for tensor in &self.tensors {
+            text(&mut out, &tensor.name);
+            out.extend((tensor.dims.len() as u32).to_le_bytes());
+            tensor.dims.iter().for_each(|d| out.extend(d.to_le_bytes()));
+            out.extend(tensor.kind.to_le_bytes());
+            out.extend(tensor.offset.unwrap_or(at).to_le_bytes());
+            at += tensor.data.len().next_multiple_of(self.alignment) as u64;
+        }
+        for tensor in &self.tensors {
+            out.resize(out.len().next_multiple_of(self.alignment), 0);
+            out.extend(&tensor.data);
+        }
+        out.resize(out.len().next_multiple_of(self.alignment), 0);
+        out
+    }
+}
+
+impl Meta {
+    fn write(&self, out: &mut Vec<u8>) {
+        let mut array = |kind: u32, len: usize| {
+            out.extend(9u32.to_le_bytes());
+            out.extend(kind.to_le_bytes());
+            out.extend((len as u64).to_le_bytes());
+        };
+        match self {
+            Meta::Bools(list) => {
+                array(7, list.len());
+                out.extend(list.iter().map(|&b| u8::from(b)));
+                return;
+            }
+            Meta::U32s(list) => {
+                array(4, list.len());
+                out.extend(list.iter().flat_map(|n| n.to_le_bytes()));
+                return;
+            }
+            Meta::Texts(list) => {
+                array(8, list.len());
+                list.iter().for_each(|t| text(out, t));
+                return;
+            }
+            _ => {}
+        }
+        let kind: u32 = match self {
+            Meta::U32(_) => 4,
+            Meta::F32(_) => 6,
+            Meta::Bool(_) => 7,
+            Meta::Raw(kind, _) => *kind,
+            _ => 8,
+        };
+        out.extend(kind.to_le_bytes());
+        match self {
+            Meta::U32(n) => out.extend(n.to_le_bytes()),
+            Meta::F32(x) => out.extend(x.to_le_bytes()),
+            Meta::Bool(b) => out.push(u8::from(*b)),
+            Meta::Text(t) => text(out, t),
+            Meta::Raw(_, bytes) => out.extend(bytes),
+            _ => unreachable!(),
+        }
+    }
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+fn kind(encoding: Encoding) -> u32 {
+    match encoding {
+        Encoding::Dense(FloatType::F32) => 0,
+        Encoding::Dense(FloatType::F16) => 1,
+        Encoding::Dense(FloatType::BF16) => 30,
+        Encoding::Ggml(GgmlType::Q4_0) => 2,
+        Encoding::Ggml(GgmlType::Q8_0) => 8,
+        Encoding::Ggml(GgmlType::Q4K) => 12,
+        Encoding::Ggml(GgmlType::Q5K) => 13,
+        Encoding::Ggml(GgmlType::Q6K) => 14,
+        other => panic!("{other} is no type of GGUF"),
+    }
+}
+
+const F32: Encoding = Encoding::Dense(FloatType::F32);
+
+/// What a target becomes, its vision tower left out. `encoding` chooses that of each matrix, by its name in the
+/// file and the elements of its rows.
+pub fn target(checkpoint: &Checkpoint, encoding: impl Fn(&str, usize) -> Encoding) -> Gguf {
+    let top = checkpoint.fields();
+    let text = top.object("text_config").unwrap().unwrap_or(top);
+    let int = |key: &str| text.opt_usize(key, 0..=usize::MAX).unwrap().unwrap();
+    let float = |key: &str| Meta::F32(text.opt_f32(key, -1e30..=1e30).unwrap().unwrap());
+    let mut out = Gguf::new("muse-glimmer");
+    numbers(
+        &mut out,
+        "muse-glimmer",
+        &text,
+        &[("vocab_size", "vocab_size"), ("context_length", "max_position_embeddings")],
+    );
+    out.set("muse-glimmer.final_logit_softcapping", float("final_logit_softcapping"));
+    out.set("muse-glimmer.logit_scale", float("output_multiplier"));
+    let types = text.opt_str_list("layer_types", 4096).unwrap().unwrap();
+    let sliding = types.iter().map(|kind| *kind == "sliding_attention").collect();
+    out.set("muse-glimmer.attention.sliding_window_pattern", Meta::Bools(sliding));
+    out.set("tokenizer.ggml.tokens", Meta::Texts((0..int("vocab_size")).map(|i| format!("w{i}")).collect()));
+    out.set("tokenizer.ggml.bos_token_id", Meta::U32(int("bos_token_id") as u32));
+    out.set("tokenizer.ggml.eos_token_id", Meta::U32(text.opt_u32_list("eos_token_id", 9).unwrap().unwrap()[0]));
+
+    let (head_dim, layers) = (int("head_dim"), int("num_hidden_layers"));
+    let scale = text.opt_f32("qk_scale_factor", 0.0..=100.0).unwrap().unwrap();
+    for info in checkpoint.tensors().iter().filter(|t| !t.name.contains("vision")) {
+        let mut values = checkpoint.read(&info.name).unwrap().view().to_f32();
+        let name = target_name(&info.name);
+        if info.name.ends_with("layernorm.weight") {
+            values.iter_mut().for_each(|w| *w += 1.0);
+        }
+        if name.ends_with("attn_q.weight") || name.ends_with("attn_k.weight") {
+            values = interleave(&values, info.shape[1], head_dim);
+        }
+        let encoding = if info.shape.len() == 1 { F32 } else { encoding(&name, info.shape[1]) };
+        out.tensor(&name, &info.shape, encoding, &values);
+    }
+    for layer in 0..layers {
+        out.tensor(&format!("blk.{layer}.attn_q_norm.weight"), &[head_dim], F32, &vec![scale; head_dim]);
+        out.tensor(&format!("blk.{layer}.attn_k_norm.weight"), &[head_dim], F32, &vec![1.0; head_dim]);
+    }
+    out
+}
+
+/// What a DFlash v1 drafter becomes.
+pub fn drafter(checkpoint: &Checkpoint, encoding: impl Fn(&str, usize) -> Encoding) -> Gguf {
+    let top = checkpoint.fields();
+    let int = |key: &str| top.opt_usize(key, 0..=usize::MAX).unwrap().unwrap();
+    let mut out = Gguf::new("dflash");
+    numbers(&mut out, "dflash", &top, &[("context_length", "max_position_embeddings"), ("block_size", "block_size")]);
+    out.set("dflash.attention.sliding_window_pattern", Meta::Bools(vec![true; int("num_hidden_layers")]));
+    let taps = top.opt_u32_list("target_layer_ids", 99).unwrap().unwrap();
+    out.set("dflash.target_layers", Meta::U32s(taps.into_iter().map(|id| id + 1).collect()));
+    out.set("tokenizer.ggml.mask_token_id", Meta::U32(int("mask_token_id") as u32));
+    for info in checkpoint.tensors() {
+        let values = checkpoint.read(&info.name).unwrap().view().to_f32();
+        let name = drafter_name(&info.name);
+        let encoding = if info.shape.len() == 1 { F32 } else { encoding(&name, info.shape[1]) };
+        out.tensor(&name, &info.shape, encoding, &values);
+    }
+    out
+}
+
+/// Numbers that both have, and `more` that are integers.
+fn numbers(out: &mut Gguf, prefix: &str, fields: &Fields<'_>, more: &[(&str, &str)]) {
+    let integers = [
+        ("block_count", "num_hidden_layers"),
+        ("embedding_length", "hidden_size"),
+        ("feed_forward_length", "intermediate_size"),
+        ("attention.head_count", "num_attention_heads"),
+        ("attention.head_count_kv", "num_key_value_heads"),
+        ("attention.key_length", "head_dim"),
+        ("attention.value_length", "head_dim"),
+        ("rope.dimension_count", "head_dim"),
+        ("attention.sliding_window", "sliding_window"),
+    ];
+    for (key, field) in integers.iter().chain(more) {
+        if let Some(n) = fields.get(field).and_then(|v| v.as_u64()) {
+            out.set(&format!("{prefix}.{key}"), Meta::U32(n as u32));
+        }
+    }
+    let eps = fields.opt_f32("rms_norm_eps", 0.0..=1.0).unwrap().unwrap();
+    out.set(&format!("{prefix}.attention.layer_norm_rms_epsilon"), Meta::F32(eps));
+    let rope = fields.object("rope_parameters").unwrap().unwrap();
+    let theta = rope.opt_f32("rope_theta", 0.0..=1e9).unwrap().unwrap();
+    out.set(&format!("{prefix}.rope.freq_base"), Meta::F32(theta));
+}
+
+/// Rows of a head's first and second half, by turns.
+fn interleave(values: &[f32], cols: usize, head_dim: usize) -> Vec<f32> {
+    let rows: Vec<&[f32]> = values.chunks_exact(cols).collect();
+    let row = |i: usize| rows[i / head_dim * head_dim + i % 2 * (head_dim / 2) + i % head_dim / 2];
+    (0..rows.len()).flat_map(row).copied().collect()
+}
+
+fn layer_name(name: &str, parts: &[(&str, &str)]) -> String {
+    let (layer, rest) = name.split_once('.').unwrap();
+    let part = rest.strip_suffix(".weight").unwrap();
+    let (_, part) = parts.iter().find(|(known, _)| *known == part).unwrap_or_else(|| panic!("{name}"));
+    format!("blk.{layer}.{part}.weight")
+}
+
+const MATRICES: [(&str, &str); 8] = [
+    ("self_attn.q_proj", "attn_q"),
+    ("self_attn.k_proj", "attn_k"),
+    ("self_attn.v_proj", "attn_v"),
+    ("self_attn.o_proj", "attn_output"),
+    ("self_attn.gate_proj", "attn_gate"),
+    ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"),
+    ("mlp.down_proj", "ffn_down"),
+];
+
+fn target_name(name: &str) -> String {
+    match name {
+        "lm_head.weight" => return "output.weight".into(),
+        "model.language_model.embed_tokens.weight" => return "token_embd.weight".into(),
+        "model.language_model.norm.weight" => return "output_norm.weight".into(),
+        _ => {}
+    }
+    let norms = [
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "post_attention_norm"),
+        ("pre_feedforward_layernorm", "ffn_norm"),
+        ("post_feedforward_layernorm", "post_ffw_norm"),
+    ];
+    layer_name(name.strip_prefix("model.language_model.layers.").unwrap(), &[&MATRICES[..], &norms].concat())
+}
+
+fn drafter_name(name: &str) -> String {
+    match name {
+        "encoder.fc.weight" => return "fc.weight".into(),
+        "encoder.output_norm_enc.weight" => return "enc.output_norm.weight".into(),
+        "norm.weight" => return "output_norm.weight".into(),
+        _ => {}
+    }
+    let norms = [
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+    ];
+    layer_name(name.strip_prefix("layers.").unwrap(), &[&MATRICES[..], &norms].concat())
+}
