@@ -6,6 +6,7 @@ mod distribution;
 mod exactness;
 mod faults;
 mod golden;
+mod quantized;
 mod sampling;
 mod stops;
 mod support;
