@@ -6,7 +6,11 @@ use minijinja::{Error, ErrorKind, State};
 use std::fmt::Write;
 
 /// Deeper than JSON parsers go; keeps recursion off the end of the stack.
-const MAX_DEPTH: usize = 200;
+pub(super) const MAX_DEPTH: usize = 200;
+/// Bytes of an indent or a separator.
+const LONGEST_BLANK: usize = 64;
+/// Bytes of a string that one step pays for: escaped, they can be six times as many.
+const BYTES_PER_STEP: u64 = 16;
 
 /// The template's view of a JSON value. `None` if it is nested too deeply.
 pub(super) fn to_template(value: &serde_json::Value) -> Option<Value> {
@@ -41,7 +45,7 @@ pub(super) fn tojson(state: &State, value: &Value, options: Kwargs) -> Result<Va
     let indent = match options.get::<Option<Value>>("indent")?.filter(|v| !v.is_none()) {
         None => None,
         Some(v) => Some(match v.as_usize() {
-            Some(width) => " ".repeat(width.min(64)),
+            Some(width) => " ".repeat(width.min(LONGEST_BLANK)),
             None => v.as_str().map(String::from).ok_or_else(|| invalid("indent is neither a number nor a string"))?,
         }),
     };
@@ -53,6 +57,9 @@ pub(super) fn tojson(state: &State, value: &Value, options: Kwargs) -> Result<Va
     let ensure_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     options.assert_all_used()?;
+    if [&item, &key, indent.as_ref().unwrap_or(&item)].iter().any(|text| text.len() > LONGEST_BLANK) {
+        return Err(invalid("indent or separators are too long"));
+    }
     let mut writer = Writer { state, out: String::new(), indent, item, key, ensure_ascii, sort_keys };
     writer.value(value, 0)?;
     Ok(Value::from(writer.out))
@@ -73,12 +80,13 @@ impl Writer<'_, '_, '_> {
         if depth > MAX_DEPTH {
             return Err(invalid("the value is nested too deeply for JSON"));
         }
-        self.state.consume_fuel(1)?;
+        let blank = self.indent.as_ref().map_or(0, String::len) * depth;
+        self.state.consume_fuel(1 + blank as u64 / BYTES_PER_STEP)?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => self.out.push_str(&number(value)),
-            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default())?,
             ValueKind::Seq | ValueKind::Iterable => {
                 let items = value.try_iter()?.checked().collect::<Result<Vec<_>, _>>()?;
                 self.list('[', ']', &items, depth, |writer, item| writer.value(item, depth + 1))?;
@@ -100,7 +108,7 @@ impl Writer<'_, '_, '_> {
                     pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
                 }
                 self.list('{', '}', &pairs, depth, |writer, (name, value)| {
-                    writer.string(name);
+                    writer.string(name)?;
                     writer.out.push_str(&writer.key);
                     writer.value(value, depth + 1)
                 })?;
@@ -140,7 +148,8 @@ impl Writer<'_, '_, '_> {
         }
     }
 
-    fn string(&mut self, text: &str) {
+    fn string(&mut self, text: &str) -> Result<(), Error> {
+        self.state.consume_fuel(text.len() as u64 / BYTES_PER_STEP)?;
         self.out.push('"');
         for c in text.chars() {
             match c {
@@ -160,6 +169,7 @@ impl Writer<'_, '_, '_> {
             }
         }
         self.out.push('"');
+        Ok(())
     }
 }
 

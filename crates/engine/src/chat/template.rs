@@ -5,14 +5,16 @@
 //! of random digits, which the caller's strings cannot hold. What the template wrote is then found by marker in the
 //! rendered text, whatever the template did with the caller's strings, which it sees as they are.
 
-use super::json;
+use super::bounded::{MAX_REASON, Raised, environment};
 use super::marker::Marker;
 use super::message::{Message, ReasoningStrength};
+use super::{json, operands};
 use crate::tokenizer::{Segment, Tokenizer};
-use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value as Jinja;
-use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
+use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
+use std::io::{self, Write};
+use std::sync::OnceLock;
 use thiserror::Error;
 
 /// What can go wrong with a chat template.
@@ -83,13 +85,17 @@ pub struct RenderInput<'a> {
     pub extra: Map<String, Value>,
 }
 
-/// A compiled chat template.
+/// A chat template.
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    source: String,
     label: String,
     marker: Marker,
+    /// Names of control tokens, and the markers that stand for them.
+    specials: Vec<(String, String)>,
     /// Whether the source holds parts of special literals outside whole ones.
     composes: bool,
+    /// Compiled by the first conversation: a run on plain text has no use for it.
+    environment: OnceLock<Result<Environment<'static>, TemplateError>>,
 }
 
 /// Steps for a template's own work. A step is one instruction, or 64 bytes of text made.
@@ -98,30 +104,48 @@ const BASE_STEPS: u64 = 2_000_000;
 const MAX_STEPS: u64 = 200_000_000;
 /// Real templates have a third of this at most, and compiling is not linear.
 const MAX_SOURCE: usize = 64 << 10;
+/// Bytes of a prompt for an empty conversation; a byte of the conversation allows for four.
+const BASE_PROMPT: u64 = 16 << 20;
 
 const NAME: &str = "template";
 
 impl ChatTemplate {
-    /// Compiles `source` as Hugging Face's Jinja; `label` names it in errors. The control tokens are the tokenizer's.
+    /// `source` is Hugging Face's Jinja; what is wrong with it is found when it is first rendered. `label` names it in
+    /// errors. The control tokens are the tokenizer's.
     pub fn new(source: &str, label: impl Into<String>, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
         let label = label.into();
-        let malformed = |reason: String| TemplateError::Malformed { label: label.clone(), reason };
-        if source.len() > MAX_SOURCE {
-            return Err(malformed(format!("{} bytes are too many for a template", source.len())));
-        }
+        let environment = OnceLock::new();
         let marker = Marker::new(tokenizer);
-        let (source, composes) = marker.mark(source);
-        let compile = || {
-            let mut environment = environment()?;
-            for (name, literal) in tokenizer.named_specials() {
-                environment.add_global(name.to_string(), marker.mark(literal).0);
-            }
-            environment.add_template_owned(NAME, without_generation_tags(&source))?;
-            Ok(environment)
+        let (source, composes) = if source.len() > MAX_SOURCE {
+            let reason = format!("{} bytes are too many for a template", source.len());
+            environment.get_or_init(|| Err(malformed(&label, reason)));
+            Default::default()
+        } else {
+            marker.mark(source)
         };
-        let environment = on_large_stack(compile).ok_or_else(|| malformed(NO_THREAD.to_string()))?;
-        let environment = environment.map_err(|e: minijinja::Error| malformed(marker.unmark(&reason(&e))))?;
-        Ok(Self { environment, label, marker, composes })
+        let specials = tokenizer.named_specials().map(|(name, literal)| (name.to_string(), marker.mark(literal).0));
+        let specials = specials.collect();
+        Ok(Self { source, label, marker, specials, composes, environment })
+    }
+
+    /// The environment that holds the compiled template.
+    fn environment(&self) -> Result<&Environment<'static>, TemplateError> {
+        let compile = || {
+            let marked = operands::mark(&without_generation_tags(&self.source))?;
+            let compile = || {
+                let mut environment = environment()?;
+                for (name, marker) in &self.specials {
+                    environment.add_global(name.clone(), marker.as_str());
+                }
+                environment.add_template_owned(NAME, marked)?;
+                Ok(environment)
+            };
+            on_own_stack(compile).ok_or(NO_THREAD)?.map_err(|e: minijinja::Error| reason(&e))
+        };
+        let compiled = self
+            .environment
+            .get_or_init(|| compile().map_err(|reason: String| malformed(&self.label, self.marker.unmark(&reason))));
+        compiled.as_ref().map_err(Clone::clone)
     }
 
     /// The template of a checkpoint, from the bytes of its `chat_template.jinja`, otherwise from the `chat_template` of its
@@ -158,14 +182,19 @@ impl ChatTemplate {
         let messages = input.messages.len() as u64;
         // Looking up the call of every tool message in all messages is quadratic, and templates do it.
         let steps =
-            BASE_STEPS.saturating_add(bytes).saturating_add(messages.saturating_mul(messages).saturating_mul(50));
+            BASE_STEPS.saturating_add(bytes).saturating_add(messages.saturating_mul(messages).saturating_mul(16));
         let steps = steps.min(MAX_STEPS);
 
-        let mut environment = self.environment.clone();
+        let mut environment = self.environment()?.clone();
         environment.set_fuel(Some(steps));
-        let render = || environment.get_template(NAME).and_then(|template| template.render(variables));
-        let rendered = on_large_stack(render).ok_or_else(|| self.failed(NO_THREAD))?;
-        let rendered = rendered.map_err(|e| self.failure(&e, steps))?;
+        let mut prompt = Prompt { bytes: Vec::new(), left: BASE_PROMPT.saturating_add(bytes.saturating_mul(4)) };
+        let render = || {
+            let template = environment.get_template(NAME)?;
+            template.render_captured_to(variables, &mut prompt).map(drop)
+        };
+        let rendered = on_own_stack(render).ok_or_else(|| self.failed(NO_THREAD))?;
+        rendered.map_err(|e| self.failure(&e, steps))?;
+        let rendered = String::from_utf8(prompt.bytes).map_err(|_| self.failed("the prompt is not UTF-8"))?;
         let segments = self.marker.split(&rendered).ok_or_else(|| self.failed("the template cut a control token"))?;
         if self.composes {
             self.check_composed(&segments, &strings)?;
@@ -249,45 +278,42 @@ impl ChatTemplate {
     }
 }
 
-/// What `raise_exception` was called with.
-#[derive(Debug, Error)]
-#[error("{0}")]
-struct Raised(String);
-
-/// The template engine recurses once per operator in a chain, and to print, compare and drop nested values, without a
-/// bound of its own. What a source of the greatest size and the base steps can nest fits in this stack, of which only
-/// the part that is used becomes memory.
-fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
-    let large = std::thread::Builder::new().name("template".into()).stack_size(1 << 30);
-    std::thread::scope(|scope| large.spawn_scoped(scope, work).ok()?.join().ok())
+/// A prompt in the making, with a limit of its own: text that is made once can be written many times.
+struct Prompt {
+    bytes: Vec<u8>,
+    left: u64,
 }
 
+impl Write for Prompt {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.left =
+            self.left.checked_sub(text.len() as u64).ok_or_else(|| io::Error::other("the prompt is too long"))?;
+        self.bytes.extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Does `work` on a thread whose stack fits what the template engine recurses over: operators of a tag, blocks,
+/// brackets, values and macros, all of which are bounded.
+fn on_own_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    let work = std::sync::Mutex::new(Some(work));
+    let run = || work.lock().ok()?.take().map(|work| work());
+    let thread = |bytes| std::thread::Builder::new().name("template".into()).stack_size(bytes);
+    std::thread::scope(|scope| {
+        let roomy = thread(STACK).spawn_scoped(scope, run);
+        let spawned = roomy.or_else(|_| thread(SMALLEST_STACK).spawn_scoped(scope, run));
+        spawned.ok()?.join().ok()?
+    })
+}
+
+const STACK: usize = 16 << 20;
+/// The deepest templates of the tests fit in half of this.
+const SMALLEST_STACK: usize = 4 << 20;
 const NO_THREAD: &str = "the thread that works on the template did not start or failed";
-
-/// Jinja as transformers sets it up.
-fn environment() -> Result<Environment<'static>, minijinja::Error> {
-    let mut environment = Environment::new();
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_debug(false);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.set_formatter(|out, state, value| {
-        if value.is_number() {
-            return minijinja::escape_formatter(out, state, &Jinja::from(json::number(value)));
-        }
-        minijinja::escape_formatter(out, state, value)
-    });
-    environment.add_filter("tojson", json::tojson);
-    environment.add_function("raise_exception", |message: String| -> Result<Jinja, minijinja::Error> {
-        Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
-    });
-    environment.add_function("strftime_now", |format: String| {
-        jiff::fmt::strtime::format(format, &jiff::ZonedDateTime::now())
-            .map_err(|e| minijinja::Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {e}")))
-    });
-    Ok(environment)
-}
 
 /// `{% generation %}` marks the model's own words for training and is no tag of this Jinja: it becomes a plain block.
 fn without_generation_tags(source: &str) -> String {
@@ -344,7 +370,9 @@ fn reason(error: &minijinja::Error) -> String {
     one_line(&text)
 }
 
+/// `text`, or its beginning: errors of the engine quote values.
 fn one_line(text: &str) -> String {
+    let text: String = text.chars().take(MAX_REASON).collect();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -1,5 +1,7 @@
 //! Chat templates: worked prompts byte for byte, and who may write control tokens.
 
+mod bounds;
+
 use crate::tokenizer::{nano, nano_bytes, nano_cases, segments_of};
 use glimmer_engine::chat::message::{Message, MessageError, ReasoningStrength};
 use glimmer_engine::chat::template::{ChatTemplate, RenderInput, TemplateError};
