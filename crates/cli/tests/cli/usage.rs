@@ -99,7 +99,10 @@ fn what_cannot_be_done_is_one_line() {
         (&["run", "org/absent-model"], &["org/absent-model: no such file or directory", "downloads none"]),
         (&["run", "-md", &absent, "x"], &["absent: no such file or directory"]),
         (&["run", "absent.gguf", "x"], &["absent.gguf: no such file or directory"]),
-        (&["run", &gguf, "x"], &["model.gguf: tensor count: expected 8 bytes at byte 8, found 0 until the end of the file"]),
+        (
+            &["run", &gguf, "x"],
+            &["model.gguf: tensor count: expected 8 bytes at byte 8, found 0 until the end of the file"],
+        ),
         (&["run", &absent, "-p", "a\u{1b}b"], &["absent: no such file"]),
         (&["run", "-m", "ab\u{1b}[1m\nsent", "-p", "x"], &["ab\\u{1b}[1m\\nsent: no such file"]),
         (&["run", "-f", &absent], &["absent: No such file"]),
