@@ -17,7 +17,7 @@ pub trait Tile: Copy + Send + Sync + 'static {
     type Int: Copy;
     /// An f32 per row of a part.
     type Float: Copy;
-    /// Small factors, one per row, prepared for [`dot8`](Self::dot8).
+    /// Small factors, one per row, prepared for [`dot32`](Self::dot32).
     type Factor: Copy;
 
     /// Parts of a tile.

@@ -1,3 +1,4 @@
 //! NEON: sixteen lanes are four registers.
 
 pub mod lanes;
+pub mod tile;
