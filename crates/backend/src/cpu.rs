@@ -7,7 +7,7 @@ use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::isa::Isa;
 use glimmer_kernels::lanes::{F16, F32};
 use glimmer_kernels::matmul::{Dense, matmul};
-use glimmer_kernels::memory;
+use glimmer_kernels::memory::Buffer;
 use glimmer_kernels::packed::{self, Activations, Packed};
 use glimmer_kernels::pool::Pool;
 use glimmer_kernels::rope::Rotation;
@@ -131,16 +131,16 @@ pub struct KvStore {
 }
 
 enum KvBuffer {
-    F32(Vec<f32>),
-    F16(Vec<u16>),
+    F32(Buffer<f32>),
+    F16(Buffer<u16>),
 }
 
 impl KvBuffer {
     fn zeros(kind: KvType, len: usize) -> Result<Self, BackendError> {
         let memory = BackendError::Memory { what: "the KV cache", bytes: len.saturating_mul(kind.size()) };
         match kind {
-            KvType::F32 => memory::zeros(len).map(KvBuffer::F32),
-            KvType::F16 => memory::zeros(len).map(KvBuffer::F16),
+            KvType::F32 => Buffer::zeros(len).map(KvBuffer::F32),
+            KvType::F16 => Buffer::zeros(len).map(KvBuffer::F16),
         }
         .ok_or(memory)
     }
@@ -270,7 +270,8 @@ impl Backend for CpuBackend {
             WeightData::F16(w) => Dense::F16(w),
             WeightData::BF16(w) => Dense::BF16(w),
             WeightData::Packed(w) => {
-                let rounded = x.rounded.get_or_init(|| Activations::quantize(&x.data, x.cols));
+                let rounded =
+                    x.rounded.get_or_init(|| Activations::quantize(self.kernels, &self.pool, &x.data, x.cols));
                 packed::matmul(self.kernels, &self.pool, rounded, w, &mut out.data);
                 return out;
             }

@@ -3,6 +3,7 @@
 use crate::attention::{self, ChunkOf, Partial};
 use crate::isa::{self, Isa};
 use crate::lanes::{BF16, F16, F32};
+use crate::packed::activations::Rounded;
 use crate::packed::tile::TILE_ROWS;
 use crate::packed::{self, TileProduct};
 use crate::{elementwise, matmul, norm, rope};
@@ -126,14 +127,10 @@ kernels! {
         fn gate_row(x: &mut [f32], gate: &[f32]) = elementwise::gate;
         /// SwiGLU of one row.
         fn swiglu_row(gate: &mut [f32], up: &[f32]) = elementwise::swiglu;
-        /// A tile of packed Q4_K.
-        fn packed_q4_k(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::q4_k;
-        /// A tile of packed Q5_K.
-        fn packed_q5_k(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::q5_k;
-        /// A tile of packed Q6_K.
-        fn packed_q6_k(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::q6_k;
-        /// A tile of packed 4-bit affine codes.
-        fn packed_affine4(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::affine4;
+        /// A tile of packed weights.
+        fn packed(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product;
+        /// Up to 256 activations in 8 bits.
+        fn round(x: &[f32], to: &mut Rounded) = packed::round;
         /// Multiplier and soft cap of one row.
         fn softcap_row(x: &mut [f32], multiplier: f32, cap: f32) = elementwise::softcap;
     }
