@@ -41,20 +41,25 @@ impl Packed {
         layout_of(encoding).is_some()
     }
 
-    /// Packs a matrix, or `None` where its encoding has no packed layout or there is no memory.
-    pub fn pack(view: &WeightView<'_>) -> Option<Self> {
-        let (kind, group, brain) = layout_of(view.encoding())?;
-        let (outs, inputs) = (view.rows(), view.cols());
-        let blocks = inputs.div_ceil(BLOCK);
-        let tile_bytes = blocks * block_bytes(kind, group);
-        let tiles = outs.div_ceil(TILE_ROWS);
-        let mut data = crate::memory::zeros::<u8>(tiles * tile_bytes)?;
-        for (tile, bytes) in data.chunks_exact_mut(tile_bytes).enumerate() {
-            for row in 0..TILE_ROWS.min(outs - tile * TILE_ROWS) {
-                pack_row(kind, group, view, tile * TILE_ROWS + row, row, bytes);
-            }
-        }
+    /// A matrix of zeros, to be filled; `None` where the encoding has no packed layout or there is no memory.
+    pub fn zeros(encoding: Encoding, outs: usize, inputs: usize) -> Option<Self> {
+        let (kind, group, brain) = layout_of(encoding)?;
+        let tile_bytes = inputs.div_ceil(BLOCK).checked_mul(block_bytes(kind, group))?;
+        let data = crate::memory::zeros(outs.div_ceil(TILE_ROWS).checked_mul(tile_bytes)?)?;
         Some(Self { kind, group, brain, outs, inputs, tile_bytes, data })
+    }
+
+    /// Pieces of `rows` rows each, the last with what is left, to be filled by as many threads as there are.
+    ///
+    /// # Panics
+    /// If `rows` is no multiple of sixteen.
+    pub fn pieces(&mut self, rows: usize) -> Vec<PackedRows<'_>> {
+        assert!(rows > 0 && rows.is_multiple_of(TILE_ROWS), "pieces of {rows} rows");
+        let Self { kind, group, outs, inputs, tile_bytes, .. } = *self;
+        let pieces = self.data.chunks_mut((rows / TILE_ROWS * tile_bytes).max(1)).enumerate();
+        pieces
+            .map(|(i, data)| PackedRows { kind, group, rows: rows.min(outs - i * rows), inputs, tile_bytes, data })
+            .collect()
     }
 
     /// Output rows.
@@ -70,27 +75,6 @@ impl Packed {
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
         self.data.len()
-    }
-
-    /// Index (row times inputs plus column, of the beginning of its group) of the first weight whose scale is not finite.
-    pub fn first_non_finite(&self) -> Option<usize> {
-        let floats = match self.kind {
-            Kind::Q4K | Kind::Q5K => 2,
-            Kind::Q6K => 1,
-            Kind::Affine4 => BLOCK / self.group * 2,
-        };
-        let size = block_bytes(self.kind, self.group);
-        let top = if self.brain { 0x7f80 } else { 0x7c00 };
-        for (tile, bytes) in self.data.chunks_exact(self.tile_bytes.max(1)).enumerate() {
-            for (block, bytes) in bytes.chunks_exact(size).enumerate() {
-                let header = bytes[..floats * 2 * TILE_ROWS].as_chunks::<2>().0;
-                if let Some(at) = header.iter().position(|&b| u16::from_le_bytes(b) & top == top) {
-                    let row = tile * TILE_ROWS + at % TILE_ROWS;
-                    return Some(row * self.inputs + block * BLOCK);
-                }
-            }
-        }
-        None
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -111,6 +95,32 @@ impl Packed {
 
     pub(crate) fn tile(&self, tile: usize) -> &[u8] {
         &self.data[tile * self.tile_bytes..(tile + 1) * self.tile_bytes]
+    }
+}
+
+/// Rows of a packed matrix, in whole tiles.
+pub struct PackedRows<'a> {
+    kind: Kind,
+    group: usize,
+    rows: usize,
+    inputs: usize,
+    tile_bytes: usize,
+    data: &'a mut [u8],
+}
+
+impl PackedRows<'_> {
+    /// Packs all of its rows, which are those of `view`, over zeros.
+    ///
+    /// # Panics
+    /// If the view is of another shape or encoding.
+    pub fn fill(&mut self, view: &WeightView<'_>) {
+        let layout = layout_of(view.encoding()).map(|(kind, group, _)| (kind, group));
+        assert_eq!(layout, Some((self.kind, self.group)), "layout of {}", view.encoding());
+        assert_eq!((view.rows(), view.cols()), (self.rows, self.inputs), "shape of a piece");
+        for row in 0..self.rows {
+            let tile = &mut self.data[row / TILE_ROWS * self.tile_bytes..][..self.tile_bytes];
+            pack_row(self.kind, self.group, view, row, row % TILE_ROWS, tile);
+        }
     }
 }
 

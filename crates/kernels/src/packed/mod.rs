@@ -11,7 +11,7 @@ pub mod layout;
 pub mod tile;
 
 pub use activations::Activations;
-pub use layout::Packed;
+pub use layout::{Packed, PackedRows};
 
 pub(crate) use kernels::{affine4, q4_k, q5_k, q6_k};
 
