@@ -216,6 +216,7 @@ mod tests {
             prefill_chunk: 1,
             threads: 1,
             isa: Isa::Scalar,
+            mmap: false,
         };
         let request = Request {
             prompt: vec![1],
