@@ -5,6 +5,7 @@
 //! line holds four inputs of each row; 4-bit codes share a line by nibbles: inputs 8 j .. 8 j + 3 in the low ones, 8 j + 4 ..
 //! 8 j + 7 in the high ones. Scales stay in the bits that the file has them in.
 
+use super::pack::pack_tile;
 use super::tile::{LINE, TILE_ROWS};
 use glimmer_encoding::{Encoding, FloatType, GgmlType, WeightView};
 
@@ -109,7 +110,7 @@ pub struct PackedRows<'a> {
 }
 
 impl PackedRows<'_> {
-    /// Packs all of its rows, which are those of `view`, over zeros.
+    /// Packs all of its rows, which are those of `view`, over zeros or over others.
     ///
     /// # Panics
     /// If the view is of another shape or encoding.
@@ -117,9 +118,9 @@ impl PackedRows<'_> {
         let layout = layout_of(view.encoding()).map(|(kind, group, _)| (kind, group));
         assert_eq!(layout, Some((self.kind, self.group)), "layout of {}", view.encoding());
         assert_eq!((view.rows(), view.cols()), (self.rows, self.inputs), "shape of a piece");
-        for row in 0..self.rows {
-            let tile = &mut self.data[row / TILE_ROWS * self.tile_bytes..][..self.tile_bytes];
-            pack_row(self.kind, self.group, view, row, row % TILE_ROWS, tile);
+        for (tile, bytes) in self.data.chunks_exact_mut(self.tile_bytes.max(1)).enumerate() {
+            let rows = tile * TILE_ROWS..self.rows.min((tile + 1) * TILE_ROWS);
+            pack_tile(self.kind, self.group, view, rows, bytes);
         }
     }
 }
@@ -151,89 +152,3 @@ pub(crate) const fn block_bytes(kind: Kind, group: usize) -> usize {
 pub(crate) const K_HEADER: usize = 2 * 2 * TILE_ROWS + 3 * LINE;
 /// d (f16), and four words of 8-bit scales per row.
 pub(crate) const Q6_HEADER: usize = 2 * TILE_ROWS + 4 * LINE;
-
-/// Puts one row of the matrix into its place among the sixteen of a tile.
-fn pack_row(kind: Kind, group: usize, view: &WeightView<'_>, from: usize, row: usize, tile: &mut [u8]) {
-    let parts = view.row(from);
-    let size = block_bytes(kind, group);
-    match kind {
-        Kind::Q4K => {
-            for (block, to) in parts.codes.chunks_exact(144).zip(tile.chunks_exact_mut(size)) {
-                k_header(&block[..16], row, to);
-                k_nibbles(&block[16..], row, &mut to[K_HEADER..]);
-            }
-        }
-        Kind::Q5K => {
-            for (block, to) in parts.codes.chunks_exact(176).zip(tile.chunks_exact_mut(size)) {
-                k_header(&block[..16], row, to);
-                k_nibbles(&block[48..], row, &mut to[K_HEADER..]);
-                // Bit s of high byte i is the fifth bit of input 32 s + i.
-                let tops = &mut to[K_HEADER + BLOCK * TILE_ROWS / 2..];
-                for input in 0..BLOCK {
-                    put_bits(tops, row, input, block[16 + input % 32] >> (input / 32) & 1, 1);
-                }
-            }
-        }
-        Kind::Q6K => {
-            for (block, to) in parts.codes.chunks_exact(210).zip(tile.chunks_exact_mut(size)) {
-                to[2 * row..2 * row + 2].copy_from_slice(&block[208..210]);
-                for word in 0..4 {
-                    let at = 2 * TILE_ROWS + word * LINE + 4 * row;
-                    to[at..at + 4].copy_from_slice(&block[192 + 4 * word..192 + 4 * word + 4]);
-                }
-                let (nibbles, tops) = to[Q6_HEADER..].split_at_mut(BLOCK * TILE_ROWS / 2);
-                for input in 0..BLOCK {
-                    // Two halves of 128 inputs, four quarters of 32 each.
-                    let (half, quarter, i) = (input / 128, input % 128 / 32, input % 32);
-                    let low = block[64 * half + 32 * (quarter % 2) + i] >> (4 * (quarter / 2)) & 15;
-                    put_nibble(nibbles, row, input, low);
-                    put_bits(tops, row, input, block[128 + 32 * half + i] >> (2 * quarter) & 3, 2);
-                }
-            }
-        }
-        Kind::Affine4 => {
-            let groups = BLOCK / group;
-            for (block, to) in tile.chunks_exact_mut(size).enumerate() {
-                let inputs = block * BLOCK..view.cols().min((block + 1) * BLOCK);
-                for g in 0..inputs.len() / group {
-                    let source = 2 * (inputs.start / group + g);
-                    let at = g * 4 * TILE_ROWS + 2 * row;
-                    to[at..at + 2].copy_from_slice(&parts.scales[source..source + 2]);
-                    to[at + 2 * TILE_ROWS..at + 2 * TILE_ROWS + 2].copy_from_slice(&parts.biases[source..source + 2]);
-                }
-                let nibbles = &mut to[groups * 4 * TILE_ROWS..];
-                for (input, source) in inputs.enumerate() {
-                    put_nibble(nibbles, row, input, parts.codes[source / 2] >> (4 * (source % 2)) & 15);
-                }
-            }
-        }
-    }
-}
-
-/// d, dmin and the twelve bytes of scales and mins of a K-quant block.
-fn k_header(header: &[u8], row: usize, to: &mut [u8]) {
-    to[2 * row..2 * row + 2].copy_from_slice(&header[..2]);
-    to[2 * TILE_ROWS + 2 * row..2 * TILE_ROWS + 2 * row + 2].copy_from_slice(&header[2..4]);
-    for word in 0..3 {
-        let at = 4 * TILE_ROWS + word * LINE + 4 * row;
-        to[at..at + 4].copy_from_slice(&header[4 + 4 * word..8 + 4 * word]);
-    }
-}
-
-/// The nibbles of a K-quant block: 32 bytes hold 64 inputs, the first 32 in the low nibbles.
-fn k_nibbles(bytes: &[u8], row: usize, to: &mut [u8]) {
-    for input in 0..BLOCK {
-        let (pair, i) = (input / 64, input % 64);
-        put_nibble(to, row, input, bytes[32 * pair + i % 32] >> (4 * (i / 32)) & 15);
-    }
-}
-
-fn put_nibble(lines: &mut [u8], row: usize, input: usize, code: u8) {
-    lines[input / 8 * LINE + 4 * row + input % 4] |= code << (4 * (input / 4 % 2));
-}
-
-/// `bits` bits of an input in a plane of its own: group g of four inputs at bit `g * bits` of a line's bytes.
-fn put_bits(plane: &mut [u8], row: usize, input: usize, code: u8, bits: usize) {
-    let per_line = 8 / bits * 4;
-    plane[input / per_line * LINE + 4 * row + input % 4] |= code << (input % per_line / 4 * bits);
-}

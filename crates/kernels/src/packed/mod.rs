@@ -8,6 +8,7 @@
 pub mod activations;
 mod kernels;
 pub mod layout;
+mod pack;
 pub mod tile;
 
 pub use activations::Activations;
