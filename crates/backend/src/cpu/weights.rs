@@ -57,6 +57,14 @@ enum MatrixRows<'a> {
     Packed(PackedRows<'a>),
 }
 
+/// What a thread multiplies pieces of a mapped weight with; they are of one length, but for the last.
+struct Desk {
+    alone: Pool,
+    scratch: Scratch,
+    matrix: Option<(usize, Matrix)>,
+    part: Vec<f32>,
+}
+
 impl Weight {
     pub(super) fn outs(&self) -> usize {
         self.outs
@@ -229,21 +237,26 @@ impl CpuBackend {
     fn multiply_mapped(&self, x: &Tensor, form: Form, rows: &MemoryRows, out: &mut [f32]) {
         let [outs, inputs] = rows.shape();
         let out = Mutex::new(out);
-        let scratch = || (Pool::new(1), Scratch::default());
-        let Ok(()) = share(&self.pool, pieces(rows), scratch, |(alone, scratch), range| -> Result<(), Infallible> {
-            let view = rows.rows(range.clone(), scratch);
-            let matrix = Matrix::zeros(form, view.encoding(), range.len(), inputs);
-            let mut matrix = matrix.expect("memory for a few hundred rows");
-            let len = range.len().next_multiple_of(TILE_ROWS);
-            matrix.pieces(len, inputs).iter_mut().for_each(|piece| piece.fill(&view));
-            let mut part = vec![0.0; x.rows * range.len()];
-            self.multiply_matrix(alone, x, &matrix, &mut part);
+        let desk = || Desk { alone: Pool::new(1), scratch: Scratch::default(), matrix: None, part: Vec::new() };
+        let task = |desk: &mut Desk, range: Range<usize>| {
+            let len = range.len();
+            let view = rows.rows(range.clone(), &mut desk.scratch);
+            let matrix = match desk.matrix.take().filter(|(had, _)| *had == len) {
+                Some((_, matrix)) => matrix,
+                None => Matrix::zeros(form, view.encoding(), len, inputs).expect("memory for a few hundred rows"),
+            };
+            let (_, matrix) = desk.matrix.insert((len, matrix));
+            let pieces = matrix.pieces(len.next_multiple_of(TILE_ROWS), inputs);
+            pieces.into_iter().for_each(|mut piece| piece.fill(&view));
+            desk.part.resize(x.rows * len, 0.0);
+            self.multiply_matrix(&desk.alone, x, matrix, &mut desk.part);
             let mut out = lock(&out);
-            for (out, part) in out.chunks_exact_mut(outs).zip(part.chunks_exact(range.len())) {
+            for (out, part) in out.chunks_exact_mut(outs).zip(desk.part.chunks_exact(len)) {
                 out[range.clone()].copy_from_slice(part);
             }
-            Ok(())
-        });
+            Ok::<_, Infallible>(())
+        };
+        let Ok(()) = share(&self.pool, pieces(rows), desk, task);
     }
 }
 
