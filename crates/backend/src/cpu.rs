@@ -1,14 +1,17 @@
 //! The verbs on the CPU, over the kernels of the instruction set in use.
 
-use crate::{ActivationType, Backend, BackendError, KvSpec, KvType};
-use glimmer_encoding::{Encoding, FloatType, Parts, WeightView};
+mod weights;
+
+pub use weights::{Table, Weight};
+
+use crate::{ActivationType, Backend, BackendError, KvSpec, KvType, LoadError};
+use glimmer_encoding::{Encoding, RowSource};
 use glimmer_kernels::attention::{self, Attention, KvData, KvLayout};
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::isa::Isa;
 use glimmer_kernels::lanes::{F16, F32};
-use glimmer_kernels::matmul::{Dense, matmul};
 use glimmer_kernels::memory::Buffer;
-use glimmer_kernels::packed::{self, Activations, Packed};
+use glimmer_kernels::packed::{Activations, Packed};
 use glimmer_kernels::pool::Pool;
 use glimmer_kernels::rope::Rotation;
 use glimmer_kernels::rows;
@@ -89,40 +92,6 @@ impl Tensor {
     }
 }
 
-/// A weight matrix (outs, inputs).
-pub struct Weight {
-    inputs: usize,
-    data: WeightData,
-}
-
-enum WeightData {
-    F32(Vec<f32>),
-    F16(Vec<u16>),
-    BF16(Vec<u16>),
-    /// Quantized, for 8-bit activations.
-    Packed(Packed),
-}
-
-impl Weight {
-    fn outs(&self) -> usize {
-        match &self.data {
-            WeightData::F32(w) => w.len() / self.inputs,
-            WeightData::F16(w) | WeightData::BF16(w) => w.len() / self.inputs,
-            WeightData::Packed(w) => w.outs(),
-        }
-    }
-}
-
-/// Rows as they were stored.
-pub struct Table {
-    encoding: Encoding,
-    shape: [usize; 2],
-    codes: Vec<u8>,
-    scales: Vec<u8>,
-    biases: Vec<u8>,
-    global_scale: Option<f32>,
-}
-
 /// Keys and values of one layer, a ring of slots.
 pub struct KvStore {
     layout: KvLayout,
@@ -163,48 +132,12 @@ impl Backend for CpuBackend {
 
     const ROW_INVARIANT: bool = true;
 
-    fn load_weight(&self, view: &WeightView<'_>) -> Result<Weight, BackendError> {
-        let halves = || view.parts().codes.as_chunks::<2>().0.iter().map(|&b| u16::from_le_bytes(b)).collect();
-        let encoding = view.encoding();
-        let data = match encoding {
-            Encoding::Dense(FloatType::F32) => WeightData::F32(view.to_f32()),
-            Encoding::Dense(FloatType::F16) => WeightData::F16(halves()),
-            Encoding::Dense(FloatType::BF16) => WeightData::BF16(halves()),
-            _ => match (self.activations, Packed::pack(view)) {
-                (ActivationType::Auto | ActivationType::Int8, Some(packed)) => WeightData::Packed(packed),
-                (ActivationType::Int8, None) => return Err(BackendError::Encoding { encoding }),
-                _ => WeightData::F32(view.to_f32()),
-            },
-        };
-        let bad = match &data {
-            WeightData::F32(w) => w.iter().position(|x| !x.is_finite()),
-            WeightData::F16(w) => w.iter().position(|bits| bits & 0x7c00 == 0x7c00),
-            WeightData::BF16(w) => w.iter().position(|bits| bits & 0x7f80 == 0x7f80),
-            WeightData::Packed(packed) => packed.first_non_finite(),
-        };
-        match bad {
-            Some(at) => Err(BackendError::NonFinite { row: at / view.cols(), col: at % view.cols() }),
-            None => Ok(Weight { inputs: view.cols(), data }),
-        }
+    fn load_weight<S: RowSource>(&self, source: &S) -> Result<Weight, LoadError<S::Error>> {
+        self.take_weight(source)
     }
 
-    fn load_table(&self, view: &WeightView<'_>) -> Result<Table, BackendError> {
-        let mut row = vec![0.0; view.cols()];
-        for index in 0..view.rows() {
-            view.encoding().decode_row(view.row(index), &mut row);
-            if let Some(col) = row.iter().position(|x| !x.is_finite()) {
-                return Err(BackendError::NonFinite { row: index, col });
-            }
-        }
-        let parts = view.parts();
-        Ok(Table {
-            encoding: view.encoding(),
-            shape: [view.rows(), view.cols()],
-            codes: parts.codes.to_vec(),
-            scales: parts.scales.to_vec(),
-            biases: parts.biases.to_vec(),
-            global_scale: parts.global_scale,
-        })
+    fn load_table<S: RowSource>(&self, source: &S) -> Result<Table, LoadError<S::Error>> {
+        self.take_table(source)
     }
 
     fn load_vector(&self, values: Vec<f32>) -> Vec<f32> {
@@ -246,37 +179,15 @@ impl Backend for CpuBackend {
     }
 
     fn embed(&self, table: &Table, ids: &[u32]) -> Tensor {
-        let [_, cols] = table.shape;
-        let parts = Parts {
-            codes: &table.codes,
-            scales: &table.scales,
-            biases: &table.biases,
-            global_scale: table.global_scale,
-        };
-        let mut out = Tensor::zeros(ids.len(), cols);
-        if let Ok(view) = WeightView::new(table.encoding, &table.shape, parts) {
-            for (row, &id) in out.data.chunks_exact_mut(cols).zip(ids) {
-                table.encoding.decode_row(view.row(id as usize), row);
-            }
-        }
+        let mut out = Tensor::zeros(ids.len(), table.cols());
+        table.look_up(ids, &mut out.data);
         out
     }
 
     fn linear(&self, x: &Tensor, weight: &Weight) -> Tensor {
-        assert_eq!(x.cols, weight.inputs, "inputs of a projection");
+        assert_eq!(x.cols, weight.inputs(), "inputs of a projection");
         let mut out = Tensor::zeros(x.rows, weight.outs());
-        let dense = match &weight.data {
-            WeightData::F32(w) => Dense::F32(w),
-            WeightData::F16(w) => Dense::F16(w),
-            WeightData::BF16(w) => Dense::BF16(w),
-            WeightData::Packed(w) => {
-                let rounded =
-                    x.rounded.get_or_init(|| Activations::quantize(self.kernels, &self.pool, &x.data, x.cols));
-                packed::matmul(self.kernels, &self.pool, rounded, w, &mut out.data);
-                return out;
-            }
-        };
-        matmul(self.kernels, &self.pool, &x.data, dense, weight.inputs, &mut out.data);
+        self.multiply(x, weight, &mut out.data);
         out
     }
 

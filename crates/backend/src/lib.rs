@@ -10,7 +10,7 @@ mod cpu;
 pub use cpu::{CpuBackend, CpuOptions};
 pub use glimmer_kernels::isa::Isa;
 
-use glimmer_encoding::{Encoding, WeightView};
+use glimmer_encoding::{Encoding, RowSource};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -49,6 +49,17 @@ pub enum BackendError {
         /// How much.
         bytes: usize,
     },
+}
+
+/// Why a weight cannot be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LoadError<E> {
+    /// It cannot be read.
+    #[error("{0}")]
+    Source(E),
+    /// The backend cannot hold it.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
 }
 
 /// How keys and values are stored. A row attends to them as stored, its own included.
@@ -177,10 +188,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Whether a row's bits are the same whatever rows are computed with it. Exactness of speculation rests on it.
     const ROW_INVARIANT: bool;
 
-    /// Takes a weight matrix over into the backend's layout.
-    fn load_weight(&self, view: &WeightView<'_>) -> Result<Self::Weight, BackendError>;
+    /// Takes a weight matrix over into the backend's layout, or, where it is mapped, leaves it in its file.
+    fn load_weight<S: RowSource>(&self, source: &S) -> Result<Self::Weight, LoadError<S::Error>>;
     /// Takes a table over; its rows are decoded as they are looked up.
-    fn load_table(&self, view: &WeightView<'_>) -> Result<Self::Table, BackendError>;
+    fn load_table<S: RowSource>(&self, source: &S) -> Result<Self::Table, LoadError<S::Error>>;
     /// Takes a vector over.
     fn load_vector(&self, values: Vec<f32>) -> Self::Vector;
     /// An empty cache, every slot zero.

@@ -1,9 +1,9 @@
 //! An open checkpoint.
 
-use crate::error::{Error, brief};
+use crate::error::{Error, brief, escape};
 use crate::json::{self, parse_object};
 use crate::source::{Blob, Source};
-use crate::{Cursor, Fields, Tensor, TensorInfo, TensorSpec, container};
+use crate::{Cursor, Extent, Fields, Rows, Tensor, TensorInfo, TensorSpec, container};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -118,10 +118,42 @@ impl Checkpoint {
     }
 
     fn read_info<'a>(&'a self, info: &'a TensorInfo) -> Result<Tensor<'a>, Error> {
-        Tensor::read(info, |extent| {
-            let blob = self.blobs.get(&*extent.file).ok_or_else(|| self.missing(&extent.name, "its file", 0))?;
-            blob.read_at(extent.range.start, extent.byte_len())
-        })
+        Tensor::read(info, |extent| self.blob(extent)?.read_at(extent.range.start, extent.byte_len()))
+    }
+
+    /// The matrix called `name`, whose shape has to be `shape`; `watch` is told what is read of it.
+    pub(crate) fn rows<'a>(
+        &'a self,
+        name: &str,
+        shape: [usize; 2],
+        watch: Option<&'a (dyn Fn(u64) + Sync)>,
+    ) -> Result<Rows<'a>, Error> {
+        let info = self.tensor(name).ok_or_else(|| self.missing(name, &format!("shape {shape:?}"), 0))?;
+        self.check_shape(info, &shape)?;
+        Rows::new(info, shape, |extent| self.blob(extent), watch)
+    }
+
+    fn blob(&self, extent: &Extent) -> Result<&Blob, Error> {
+        self.blobs.get(&*extent.file).ok_or_else(|| self.missing(&extent.name, "its file", 0))
+    }
+
+    /// Maps the files of weights into memory. Matrices then stay there, and only what is looked at is ever read.
+    ///
+    /// A file that is cut or rewritten while it is mapped crashes the process, or changes its numbers: nothing can catch it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the checkpoint is part of the binary; [`Error::Io`].
+    pub fn map(&mut self) -> Result<(), Error> {
+        if let Source::Embedded { label, .. } = &self.source {
+            let what = "it is part of this program: there is no file to map".into();
+            return Err(Error::Unsupported { file: escape(label), what });
+        }
+        self.blobs.values_mut().try_for_each(Blob::map)
+    }
+
+    /// From here on, what is read piece by piece is not kept in the system's cache of files.
+    pub fn forget_what_is_read(&mut self) {
+        self.blobs.values_mut().for_each(Blob::forget_what_is_read);
     }
 
     /// Checks that the tensors are exactly those of `expected`: none is missing, none is unknown, each has its shape.

@@ -15,11 +15,11 @@
 //!   q5_k and q6_k.
 //!
 //! Whatever the container, names and configuration are those that Hugging Face has, and what a converter changed about
-//! a tensor is undone when it is read. Files are read at offsets, never mapped: a file that is cut while it is read is
-//! an error, not a crash. No input, however malformed, makes this crate panic, hang, or take more than tens of
+//! a tensor is undone when it is read. Files are read at offsets: a file that is cut while it is read is an error, not a
+//! crash. Only [`Checkpoint::map`] maps them, for those who have not the memory and know the price. No input, however malformed, makes this crate panic, hang, or take more than tens of
 //! megabytes beyond the tensors that are asked for.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod checkpoint;
 mod container;
@@ -30,9 +30,11 @@ mod gguf;
 mod huggingface;
 mod index;
 mod json;
+mod mapped;
 mod modules;
 mod names;
 mod quantization;
+mod rows;
 mod safetensors;
 mod source;
 mod tensor;
@@ -41,6 +43,7 @@ pub use checkpoint::Checkpoint;
 pub use cursor::Cursor;
 pub use error::Error;
 pub use fields::Fields;
+pub use rows::Rows;
 pub use tensor::{Extent, Tensor, TensorInfo, TensorSpec};
 
 use source::Source;

@@ -1,11 +1,16 @@
 //! Where the files of a checkpoint are: a path on disk, or bytes in the binary.
 
 use crate::error::{Error, brief, escape};
+use crate::mapped;
+use glimmer_encoding::SharedBytes;
+use memmap2::Mmap;
 use std::borrow::Cow;
 use std::fmt;
 use std::fs::{self, File, FileType};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A place that files are opened from by plain name. Displays as what a user knows it by, on one line.
 pub(crate) enum Source {
@@ -140,6 +145,7 @@ pub(crate) struct Blob {
 enum Bytes {
     Disk(Disk),
     Embedded(&'static [u8]),
+    Mapped(Arc<Mmap>),
 }
 
 impl Blob {
@@ -153,24 +159,85 @@ impl Blob {
         match &self.bytes {
             Bytes::Disk(disk) => disk.file.metadata().map(|m| m.len()).map_err(|cause| self.io(cause)),
             Bytes::Embedded(bytes) => Ok(bytes.len() as u64),
+            Bytes::Mapped(map) => Ok(map.len() as u64),
         }
     }
 
+    /// Whether bytes have to be read to be seen.
+    pub fn is_on_disk(&self) -> bool {
+        matches!(self.bytes, Bytes::Disk(_))
+    }
+
+    /// Whether it was mapped.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.bytes, Bytes::Mapped(_))
+    }
+
+    /// Maps it, if it is on disk.
+    pub fn map(&mut self) -> Result<(), Error> {
+        if let Bytes::Disk(disk) = &self.bytes {
+            let map = mapped::map(&disk.file).map_err(|cause| self.io(cause))?;
+            self.bytes = Bytes::Mapped(Arc::new(map));
+        }
+        Ok(())
+    }
+
     /// The `len` bytes at `offset`. The caller has bounded `len` by the length of the file.
-    pub fn read_at(&self, offset: u64, len: usize) -> Result<Cow<'static, [u8]>, Error> {
+    pub fn read_at(&self, offset: u64, len: usize) -> Result<Cow<'_, [u8]>, Error> {
+        if self.is_on_disk() {
+            let mut buffer = vec![0; len];
+            self.read_into(offset, &mut buffer)?;
+            return Ok(Cow::Owned(buffer));
+        }
+        self.slice(offset, len).map(Cow::Borrowed)
+    }
+
+    /// Fills `to` with the bytes at `offset`.
+    pub fn read_into(&self, offset: u64, to: &mut [u8]) -> Result<(), Error> {
         match &self.bytes {
-            Bytes::Disk(disk) => {
-                let mut buffer = vec![0; len];
-                disk.read_exact_at(&mut buffer, offset).map_err(|cause| match cause.kind() {
-                    io::ErrorKind::UnexpectedEof => self.cut(offset, len),
-                    _ => self.io(cause),
-                })?;
-                Ok(Cow::Owned(buffer))
-            }
-            Bytes::Embedded(bytes) => {
-                let found = usize::try_from(offset).ok().and_then(|at| bytes.get(at..at.checked_add(len)?));
-                found.map(Cow::Borrowed).ok_or_else(|| self.cut(offset, len))
-            }
+            Bytes::Disk(disk) => disk.read_exact_at(to, offset).map_err(|cause| match cause.kind() {
+                io::ErrorKind::UnexpectedEof => self.cut(offset, to.len()),
+                _ => self.io(cause),
+            }),
+            _ => self.slice(offset, to.len()).map(|bytes| to.copy_from_slice(bytes)),
+        }
+    }
+
+    /// The bytes `range`, shared with the file where that is in memory.
+    pub fn shared(&self, range: Range<u64>) -> Result<SharedBytes, Error> {
+        let len = (range.end - range.start) as usize;
+        let memory: Arc<dyn AsRef<[u8]> + Send + Sync> = match &self.bytes {
+            Bytes::Disk(_) => return Ok(self.read_at(range.start, len)?.into_owned().into()),
+            Bytes::Embedded(bytes) => Arc::new(*bytes),
+            Bytes::Mapped(map) => map.clone(),
+        };
+        let cut = || self.cut(range.start, len);
+        let range = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
+        range.and_then(|(start, end)| SharedBytes::new(memory, start..end)).ok_or_else(cut)
+    }
+
+    /// What is in memory of it.
+    fn slice(&self, offset: u64, len: usize) -> Result<&[u8], Error> {
+        let all = match &self.bytes {
+            Bytes::Disk(_) => &[][..],
+            Bytes::Embedded(bytes) => bytes,
+            Bytes::Mapped(map) => map,
+        };
+        let found = usize::try_from(offset).ok().and_then(|at| all.get(at..at.checked_add(len)?));
+        found.ok_or_else(|| self.cut(offset, len))
+    }
+
+    /// The bytes `range` were read, and the next will be those behind it.
+    pub fn passed(&self, range: Range<u64>) {
+        if let Bytes::Disk(disk) = &self.bytes {
+            disk.passed(range);
+        }
+    }
+
+    /// From here on, bytes that were [passed](Self::passed) are not kept in the system's cache.
+    pub fn forget_what_is_read(&mut self) {
+        if let Bytes::Disk(disk) = &mut self.bytes {
+            disk.forget = true;
         }
     }
 
@@ -212,6 +279,8 @@ fn open_file(path: &Path, file: String) -> Result<Option<Blob>, Error> {
 /// A file that is read at offsets.
 struct Disk {
     file: File,
+    /// Whether what was read is not kept in the system's cache.
+    forget: bool,
     /// Held from seek to read where the system cannot read at an offset.
     #[cfg(not(unix))]
     position: std::sync::Mutex<()>,
@@ -220,7 +289,7 @@ struct Disk {
 #[cfg(unix)]
 impl Disk {
     fn new(file: File) -> Self {
-        Self { file }
+        Self { file, forget: false }
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
@@ -231,7 +300,7 @@ impl Disk {
 #[cfg(not(unix))]
 impl Disk {
     fn new(file: File) -> Self {
-        Self { file, position: Default::default() }
+        Self { file, forget: false, position: Default::default() }
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
@@ -240,6 +309,24 @@ impl Disk {
         (&self.file).seek(SeekFrom::Start(offset))?;
         (&self.file).read_exact(buffer)
     }
+}
+
+impl Disk {
+    /// Tells the system what is read next, and what is not read again. Both are advice: that it is not taken is no error.
+    #[cfg(target_os = "linux")]
+    fn passed(&self, range: Range<u64>) {
+        use rustix::fs::{Advice, fadvise};
+        /// Bytes that a disk reads ahead of the threads.
+        const AHEAD: u64 = 8 << 20;
+        let Some(len) = std::num::NonZeroU64::new(range.end - range.start) else { return };
+        let _ = fadvise(&self.file, range.start.saturating_add(AHEAD), Some(len), Advice::WillNeed);
+        if self.forget {
+            let _ = fadvise(&self.file, range.start, Some(len), Advice::DontNeed);
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn passed(&self, _: Range<u64>) {}
 }
 
 fn not_a_file(file: String, kind: FileType) -> Error {

@@ -1,6 +1,6 @@
 //! Tensors of a checkpoint: where they are, and what they are once read.
 
-use glimmer_encoding::{Encoding, Parts, Sizes, WeightView};
+use glimmer_encoding::{Encoding, Parts, RowOrder, Sizes, WeightView};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,10 +20,7 @@ impl<'a> Tensor<'a> {
     /// `read` gives what lies at an extent; parts that the tensor does not have are empty.
     pub(crate) fn read<E>(info: &'a TensorInfo, read: impl Fn(&Extent) -> Result<Cow<'a, [u8]>, E>) -> Result<Self, E> {
         let part = |extent: &Option<Extent>| extent.as_ref().map_or(Ok(Cow::Borrowed(&[][..])), &read);
-        let global_scale = match &info.global_scale {
-            None => None,
-            Some(extent) => read(extent)?.first_chunk().map(|&bytes| f32::from_le_bytes(bytes) / GLOBAL_SCALE_UNIT),
-        };
+        let global_scale = info.global_scale(&read)?;
         let codes = info.layout.undo(read(&info.codes)?, info);
         Ok(Self { info, codes, scales: part(&info.scales)?, biases: part(&info.biases)?, global_scale })
     }
@@ -45,10 +42,6 @@ impl<'a> Tensor<'a> {
         WeightView::new(*encoding, shape, self.parts()).expect("the lengths are checked at opening")
     }
 }
-
-/// MLX stores the largest magnitude of the tensor; what its scales are multiplied with is that over the largest code
-/// times the largest scale.
-const GLOBAL_SCALE_UNIT: f32 = 6.0 * 448.0;
 
 /// A tensor in the table of a checkpoint. Nothing of it has been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +95,17 @@ impl TensorInfo {
         self.encoding.tensor_sizes(&self.shape) == Some(found)
     }
 
+    /// What every scale is multiplied with. MLX stores the largest magnitude of the tensor: it is that over the largest
+    /// code times the largest scale. `read` gives what lies at an extent.
+    pub(crate) fn global_scale<'a, E>(
+        &self,
+        read: impl Fn(&Extent) -> Result<Cow<'a, [u8]>, E>,
+    ) -> Result<Option<f32>, E> {
+        const UNIT: f32 = 6.0 * 448.0;
+        let Some(extent) = &self.global_scale else { return Ok(None) };
+        Ok(read(extent)?.first_chunk().map(|&bytes| f32::from_le_bytes(bytes) / UNIT))
+    }
+
     /// Bytes that it takes, all parts together.
     pub fn byte_len(&self) -> usize {
         let parts = [&self.scales, &self.biases, &self.global_scale];
@@ -121,6 +125,14 @@ pub(crate) enum Layout {
 }
 
 impl Layout {
+    /// How rows are stored that are read piece by piece.
+    pub fn order(self) -> RowOrder {
+        match self {
+            Layout::Canonical | Layout::PlusOne => RowOrder::Ascending,
+            Layout::Interleaved { head_dim } => RowOrder::Interleaved { head_dim },
+        }
+    }
+
     fn undo<'a>(self, stored: Cow<'a, [u8]>, info: &TensorInfo) -> Cow<'a, [u8]> {
         match self {
             Layout::Canonical => stored,
@@ -128,23 +140,15 @@ impl Layout {
                 let (floats, _) = stored.as_chunks();
                 Cow::Owned(floats.iter().flat_map(|&bytes| (f32::from_le_bytes(bytes) - 1.0).to_le_bytes()).collect())
             }
-            Layout::Interleaved { head_dim } => {
-                let row = stored.len() / info.shape.first().copied().unwrap_or(1).max(1);
-                Cow::Owned(halves(&stored, row, head_dim))
+            // Rows are moved whole, so any encoding of rows will do.
+            Layout::Interleaved { .. } => {
+                let rows = info.shape.first().copied().unwrap_or(1);
+                let (len, order) = (stored.len() / rows.max(1), self.order());
+                let row = |row: usize| &stored[order.stored(row) * len..][..len];
+                Cow::Owned((0..rows).flat_map(row).copied().collect())
             }
         }
     }
-}
-
-/// Row 2i + j of a head becomes row j * head_dim / 2 + i. Rows are moved whole, so any encoding of rows will do.
-fn halves(stored: &[u8], row: usize, head_dim: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(stored.len());
-    for head in stored.chunks(row.max(1) * head_dim) {
-        for half in 0..2 {
-            head.chunks(row.max(1)).skip(half).step_by(2).for_each(|row| out.extend_from_slice(row));
-        }
-    }
-    out
 }
 
 /// A tensor that a model needs.
@@ -160,19 +164,5 @@ impl TensorSpec {
     /// A tensor called `name` of `shape`.
     pub fn new(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
         Self { name: name.into(), shape: shape.into() }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn interleaved_rows_become_halves() {
-        // Two heads of six rows of two bytes, numbered as Hugging Face has them.
-        let stored: Vec<u8> = [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11].iter().flat_map(|&r| [r, 100 + r]).collect();
-        let expected: Vec<u8> = (0..12).flat_map(|r| [r, 100 + r]).collect();
-        assert_eq!(halves(&stored, 2, 6), expected);
-        assert!(halves(&[], 0, 6).is_empty());
     }
 }

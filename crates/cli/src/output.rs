@@ -22,7 +22,8 @@ pub struct Ran<'a> {
 
 /// The settings in effect, on one line.
 pub fn start_line(settings: &Settings, width: usize) -> String {
-    let Settings { model, encoding, drafter, context, cache, activations, prefill_chunk, threads, isa } = settings;
+    let Settings { model, encoding, drafter, context, cache, activations, prefill_chunk, threads, isa, mmap } =
+        settings;
     let cache = match cache.keys == cache.values {
         true => format!("{}", cache.keys),
         false => format!("{}/{}", cache.keys, cache.values),
@@ -32,8 +33,9 @@ pub fn start_line(settings: &Settings, width: usize) -> String {
         None => "no drafter".into(),
     };
     format!(
-        "{model}: {encoding} weights, {activations} activations, {cache} KV cache, context {context}, prefill chunk \
+        "{model}: {encoding} weights{}, {activations} activations, {cache} KV cache, context {context}, prefill chunk \
          {prefill_chunk}, {threads} {}, {isa}, {drafter}",
+        if *mmap { " left in their files" } else { "" },
         if *threads == 1 { "thread" } else { "threads" }
     )
 }
@@ -101,6 +103,7 @@ impl Ran<'_> {
         json!({
             "model": settings.model,
             "encoding": settings.encoding,
+            "mmap": settings.mmap,
             "activations": settings.activations,
             "cache_type_k": settings.cache.keys.to_string(),
             "cache_type_v": settings.cache.values.to_string(),
@@ -213,6 +216,7 @@ mod tests {
             prefill_chunk: 1,
             threads: 1,
             isa: Isa::Scalar,
+            mmap: false,
         };
         let request = Request {
             prompt: vec![1],

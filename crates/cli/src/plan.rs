@@ -370,6 +370,7 @@ fn with_memory(options: EngineOptions, memory: MemoryArgs) -> EngineOptions {
         context: memory.ctx_size.filter(|&n| n > 0).map(|n| n as usize),
         cache_keys: memory.cache_type_k,
         cache_values: memory.cache_type_v,
+        mmap: memory.mmap,
         prefill_chunk: memory.prefill_chunk.map_or(options.prefill_chunk, |n| n as usize),
         ..options
     }

@@ -9,8 +9,10 @@
 mod affine;
 mod dense;
 mod encode;
+mod finite;
 mod ggml;
 mod microscale;
+mod rows;
 mod view;
 
 pub use affine::unpack_codes;
@@ -18,6 +20,7 @@ pub use dense::FloatType;
 pub use encode::{EncodedRows, encode_rows};
 pub use ggml::GgmlType;
 pub use microscale::{e2m1, e4m3, e8m0};
+pub use rows::{MemoryRows, RowOrder, RowSource, Scratch, SharedBytes};
 pub use view::{Parts, ViewError, WeightView};
 
 use std::fmt;

@@ -42,6 +42,9 @@ pub struct EngineOptions {
     pub isa: Option<Isa>,
     /// What activations are multiplied as.
     pub activations: ActivationType,
+    /// Weights stay in their files, which are mapped into memory: for machines that have not the memory to hold them. Every
+    /// product packs them anew, to the same bits. Cutting a file meanwhile crashes the process.
+    pub mmap: bool,
 }
 
 impl EngineOptions {
@@ -57,7 +60,30 @@ impl EngineOptions {
             threads: None,
             isa: None,
             activations: ActivationType::Auto,
+            mmap: false,
         }
+    }
+
+    /// Opens the target, and maps it if that was asked for.
+    pub(crate) fn open_target(&self) -> Result<Checkpoint, EngineError> {
+        self.mapped(self.target.open_target()?)
+    }
+
+    /// The same of the drafter.
+    pub(crate) fn open_drafter(&self) -> Result<Option<Checkpoint>, EngineError> {
+        self.drafter.as_ref().map(|drafter| self.mapped(drafter.open_drafter()?)).transpose()
+    }
+
+    fn mapped(&self, mut checkpoint: Checkpoint) -> Result<Checkpoint, EngineError> {
+        if self.mmap {
+            checkpoint.map()?;
+        }
+        Ok(checkpoint)
+    }
+
+    /// Bytes of memory that the weights of a checkpoint take.
+    pub(crate) fn held_bytes(&self, checkpoint: &Checkpoint) -> u64 {
+        if self.mmap { 0 } else { inspect::text_bytes(checkpoint) }
     }
 }
 
@@ -102,6 +128,8 @@ pub struct Settings {
     pub threads: usize,
     /// Instruction set.
     pub isa: Isa,
+    /// Whether weights stay in their files.
+    pub mmap: bool,
 }
 
 /// The drafter in effect.
@@ -126,29 +154,40 @@ pub struct LoadProgress {
 
 impl Engine {
     /// Loads target and drafter. Everything that can be refused is refused before weights are read.
-    pub fn load(options: &EngineOptions, progress: &mut dyn FnMut(LoadProgress)) -> Result<Self, EngineError> {
-        let checkpoint = options.target.open_target()?;
+    pub fn load(options: &EngineOptions, progress: &mut (dyn FnMut(LoadProgress) + Send)) -> Result<Self, EngineError> {
+        let mut checkpoint = options.open_target()?;
         let config = MuseConfig::from_checkpoint(&checkpoint)?;
         muse::account(&checkpoint, &config)?;
         let cache = cache_types(options, &checkpoint);
-        let drafter_checkpoint = options.drafter.as_ref().map(Source::open_drafter).transpose()?;
+        let mut drafter_checkpoint = options.open_drafter()?;
         let bound = match &drafter_checkpoint {
             Some(drafter) => Some(speculative::bind(drafter, &config.text, checkpoint.label())?),
             None => None,
         };
         let geometry = Geometry::new(options, &config.text, bound.as_ref().map_or(1, |bound| bound.block_size()))?;
         let sizes = CacheSizes::of(&config.text, geometry, cache, bound.as_ref());
-        refuse_without_memory(&checkpoint, drafter_checkpoint.as_ref(), sizes)?;
+        let checkpoints = || [Some(&checkpoint), drafter_checkpoint.as_ref()].into_iter().flatten();
+        let held = checkpoints().map(|checkpoint| options.held_bytes(checkpoint)).sum();
+        let total = checkpoints().map(inspect::text_bytes).sum();
+        let room = refuse_without_memory(checkpoint.label(), held, sizes)?;
+        if room < total {
+            [Some(&mut checkpoint), drafter_checkpoint.as_mut()]
+                .into_iter()
+                .flatten()
+                .for_each(Checkpoint::forget_what_is_read);
+        }
         let files = SideFiles::read(&checkpoint, &config)?;
 
         let (threads, isa, activations) = (options.threads, options.isa, options.activations);
         let backend = CpuBackend::new(CpuOptions { threads, isa, activations })?;
-        let total = inspect::text_bytes(&checkpoint) + drafter_checkpoint.as_ref().map_or(0, inspect::text_bytes);
         progress(LoadProgress { done: 0, total });
         let target =
             MuseText::load(&backend, &checkpoint, &config, &mut |done| progress(LoadProgress { done, total }))?;
+        let before = inspect::text_bytes(&checkpoint);
         let drafter = match drafter_checkpoint.as_ref().zip(bound) {
-            Some((checkpoint, bound)) => Some(bound.load(&backend, checkpoint)?),
+            Some((checkpoint, bound)) => Some(
+                bound.load(&backend, checkpoint, &mut |done| progress(LoadProgress { done: before + done, total }))?,
+            ),
             None => None,
         };
         progress(LoadProgress { done: total, total });
@@ -166,6 +205,7 @@ impl Engine {
             prefill_chunk: geometry.prefill_chunk,
             threads: backend.threads(),
             isa: backend.isa(),
+            mmap: options.mmap,
         };
         let SideFiles { tokenizer, template, frame, defaults, eos } = files;
         let loaded = Loaded { backend, target, drafter, tokenizer, template, frame, geometry, settings, defaults, eos };
@@ -408,17 +448,11 @@ pub(crate) fn cache_types(options: &EngineOptions, checkpoint: &Checkpoint) -> K
     KvTypes { keys: options.cache_keys.unwrap_or(default), values: options.cache_values.unwrap_or(default) }
 }
 
-fn refuse_without_memory(
-    checkpoint: &Checkpoint,
-    drafter: Option<&Checkpoint>,
-    cache: CacheSizes,
-) -> Result<(), EngineError> {
-    let Some(available) = memory::available() else { return Ok(()) };
-    let weights = inspect::text_bytes(checkpoint) + drafter.map_or(0, inspect::text_bytes);
+/// What is left once weights and cache are there, in bytes; as much as there can be where the system does not say.
+fn refuse_without_memory(label: &str, weights: u64, cache: CacheSizes) -> Result<u64, EngineError> {
+    let Some(available) = memory::available() else { return Ok(u64::MAX) };
     let needed = weights.saturating_add(cache.total());
-    if needed <= available {
-        return Ok(());
-    }
-    let (label, context) = (checkpoint.label().to_string(), cache.context);
-    Err(EngineError::NotEnoughMemory { label, needed, weights, cache: cache.total(), context, available })
+    let (label, context, cache) = (label.to_string(), cache.context, cache.total());
+    let error = EngineError::NotEnoughMemory { label, needed, weights, cache, context, available };
+    available.checked_sub(needed).ok_or(error)
 }

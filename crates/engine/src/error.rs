@@ -85,7 +85,7 @@ pub enum EngineError {
     /// The machine has less memory than the model needs.
     #[error(
         "{label} needs {needed} bytes of memory ({weights} for weights, {cache} for a context of {context} tokens), \
-         but only {available} are available; a smaller --ctx-size or a smaller checkpoint needs less"
+         but only {available} are available; a smaller --ctx-size or a smaller checkpoint needs less, and --mmap holds no weights"
     )]
     NotEnoughMemory {
         /// The checkpoint.

@@ -43,7 +43,7 @@ pub enum Part {
         tokenizer: bool,
         /// Whether it brings a chat template.
         chat_template: bool,
-        /// Bytes of weights that text generation loads.
+        /// Bytes of memory that the weights of text generation take.
         weight_bytes: u64,
         /// Bytes of caches.
         cache: CacheSizes,
@@ -51,7 +51,7 @@ pub enum Part {
         cache_types: KvTypes,
         /// The drafter that was asked about: its label and whether, or why not, it fits.
         drafter: Option<(String, Result<DFlashConfig, String>)>,
-        /// Bytes of its weights.
+        /// Bytes of memory that its weights take.
         drafter_bytes: u64,
     },
     /// A model that proposes.
@@ -103,7 +103,7 @@ impl CacheSizes {
 /// Looks at a checkpoint without reading a weight: what would be loaded with these options, and what memory it would
 /// take. The drafter, if one is given, is checked against the target.
 pub fn inspect(options: &EngineOptions) -> Result<Report, EngineError> {
-    let checkpoint = options.target.open_target()?;
+    let checkpoint = options.open_target()?;
     let fields = checkpoint.fields();
     let names = fields.opt_str_list("architectures", 16)?.unwrap_or_default();
     let architecture = names.first().map_or("unnamed", |name| *name).to_string();
@@ -115,7 +115,7 @@ pub fn inspect(options: &EngineOptions) -> Result<Report, EngineError> {
         let config = MuseConfig::from_checkpoint(&checkpoint)?;
         muse::account(&checkpoint, &config)?;
         let cache_types = engine::cache_types(options, &checkpoint);
-        let opened = options.drafter.as_ref().map(|source| source.open_drafter()).transpose()?;
+        let opened = options.open_drafter()?;
         let bound = opened.as_ref().map(|drafter| speculative::bind(drafter, &config.text, checkpoint.label()));
         let fitting = bound.as_ref().and_then(|bound| bound.as_ref().ok());
         let geometry = Geometry::new(options, &config.text, fitting.map_or(1, Bound::block_size))?;
@@ -123,10 +123,10 @@ pub fn inspect(options: &EngineOptions) -> Result<Report, EngineError> {
             tokenizer: checkpoint.file("tokenizer.json")?.is_some(),
             chat_template: checkpoint.file("chat_template.jinja")?.is_some()
                 || checkpoint.json("tokenizer_config.json")?.is_some_and(|c| c.contains_key("chat_template")),
-            weight_bytes: text_bytes(&checkpoint),
+            weight_bytes: options.held_bytes(&checkpoint),
             cache: CacheSizes::of(&config.text, geometry, cache_types, fitting),
             cache_types,
-            drafter_bytes: opened.as_ref().map_or(0, text_bytes),
+            drafter_bytes: opened.as_ref().map_or(0, |drafter| options.held_bytes(drafter)),
             drafter: opened.as_ref().zip(bound).map(|(drafter, bound)| {
                 let fit = bound.map(|Bound::DFlash(config)| config).map_err(|e| e.to_string());
                 (drafter.label().to_string(), fit)

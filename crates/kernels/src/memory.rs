@@ -66,6 +66,12 @@ impl<T> DerefMut for Buffer<T> {
     }
 }
 
+impl<T> AsRef<[T]> for Buffer<T> {
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
 #[cfg(unix)]
 mod system {
     use std::ptr::{NonNull, null_mut};

@@ -1,19 +1,35 @@
 //! Parts that the target and its drafters share.
 
 use crate::ModelError;
-use glimmer_backend::{Backend, BackendError};
-use glimmer_checkpoint::Cursor;
+use glimmer_backend::{Backend, BackendError, LoadError};
+use glimmer_checkpoint::{Cursor, Error};
+use std::sync::{Mutex, PoisonError};
 
 /// Loads a weight matrix (outs, inputs).
 pub fn weight<B: Backend>(backend: &B, at: &Cursor<'_>, outs: usize, inputs: usize) -> Result<B::Weight, ModelError> {
-    let tensor = at.read("weight", &[outs, inputs])?;
-    backend.load_weight(&tensor.view()).map_err(|cause| ModelError::Backend { what: at.describe("weight"), cause })
+    backend.load_weight(&at.rows("weight", [outs, inputs])?).map_err(|error| failed(at, error))
 }
 
 /// Loads a table of embeddings (vocab, hidden).
 pub fn table<B: Backend>(backend: &B, at: &Cursor<'_>, rows: usize, cols: usize) -> Result<B::Table, ModelError> {
-    let tensor = at.read("weight", &[rows, cols])?;
-    backend.load_table(&tensor.view()).map_err(|cause| ModelError::Backend { what: at.describe("weight"), cause })
+    backend.load_table(&at.rows("weight", [rows, cols])?).map_err(|error| failed(at, error))
+}
+
+fn failed(at: &Cursor<'_>, error: LoadError<Error>) -> ModelError {
+    match error {
+        LoadError::Source(error) => error.into(),
+        LoadError::Backend(cause) => ModelError::Backend { what: at.describe("weight"), cause },
+    }
+}
+
+/// Tells `loaded` how many bytes were read so far, from what a [`Cursor`] tells its watch.
+pub fn counted<'a>(loaded: &'a mut (dyn FnMut(u64) + Send)) -> impl Fn(u64) + Sync + 'a {
+    let state = Mutex::new((0, loaded));
+    move |bytes| {
+        let (done, loaded) = &mut *state.lock().unwrap_or_else(PoisonError::into_inner);
+        *done += bytes;
+        loaded(*done);
+    }
 }
 
 /// Loads a norm's weight as it is.

@@ -15,7 +15,7 @@ pub(super) struct Reader<'a> {
     blob: &'a Blob,
     len: u64,
     at: u64,
-    window: Cow<'static, [u8]>,
+    window: Cow<'a, [u8]>,
     window_at: u64,
 }
 

@@ -147,7 +147,7 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-fn kind(encoding: Encoding) -> u32 {
+pub fn kind(encoding: Encoding) -> u32 {
     match encoding {
         Encoding::Dense(FloatType::F32) => 0,
         Encoding::Dense(FloatType::F16) => 1,

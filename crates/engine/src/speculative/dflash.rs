@@ -16,8 +16,13 @@ pub struct DFlash<B: Backend> {
 }
 
 impl<B: Backend> DFlash<B> {
-    pub fn load(backend: &B, checkpoint: &Checkpoint, config: DFlashConfig) -> Result<Self, ModelError> {
-        Ok(Self { model: DFlashV1::load(backend, checkpoint, config)? })
+    pub fn load(
+        backend: &B,
+        checkpoint: &Checkpoint,
+        config: DFlashConfig,
+        loaded: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<Self, ModelError> {
+        Ok(Self { model: DFlashV1::load(backend, checkpoint, config, loaded)? })
     }
 }
 

@@ -104,14 +104,15 @@ pub(crate) fn bind(checkpoint: &Checkpoint, target: &TextConfig, target_label: &
 }
 
 impl Bound {
-    /// Loads the weights.
+    /// Loads the weights; `loaded` is told the bytes read so far.
     pub(crate) fn load<B: Backend>(
         self,
         backend: &B,
         checkpoint: &Checkpoint,
+        loaded: &mut (dyn FnMut(u64) + Send),
     ) -> Result<Arc<dyn DrafterModel<B>>, EngineError> {
         match self {
-            Bound::DFlash(config) => Ok(Arc::new(dflash::DFlash::load(backend, checkpoint, config)?)),
+            Bound::DFlash(config) => Ok(Arc::new(dflash::DFlash::load(backend, checkpoint, config, loaded)?)),
         }
     }
 

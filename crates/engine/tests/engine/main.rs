@@ -5,10 +5,16 @@ mod clip;
 mod distribution;
 mod exactness;
 mod faults;
+#[path = "../../../checkpoint/tests/support/gguf.rs"]
+mod gguf_writer;
 mod golden;
+mod mapped;
+#[cfg(target_os = "linux")]
+mod memory;
 mod quantized;
 mod sampling;
 mod stops;
 mod support;
+mod synthetic;
 mod template;
 mod tokenizer;

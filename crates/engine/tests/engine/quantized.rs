@@ -8,7 +8,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
 /// Nano as mlx-lm would quantize it: affine 4-bit with bf16 scales.
-fn nano(group: u16) -> tempfile::TempDir {
+pub fn nano(group: u16) -> tempfile::TempDir {
     let dir = copy("nano/target");
     let source = glimmer_checkpoint::open(&path("nano/target")).unwrap();
     let encoding = Encoding::Affine { bits: 4, group, scale: FloatType::BF16 };

@@ -13,7 +13,7 @@ mod read;
 pub mod tile;
 
 pub use activations::Activations;
-pub use pack::Packed;
+pub use pack::{Packed, PackedRows};
 
 pub(crate) use activations::round;
 pub(crate) use kernels::product;

@@ -7,6 +7,7 @@ use glimmer_encoding::{Encoding, GgmlType, Parts, WeightView, unpack_codes};
 
 /// A packed weight matrix (outs, inputs).
 pub struct Packed {
+    encoding: Encoding,
     kind: Kind,
     outs: usize,
     inputs: usize,
@@ -21,19 +22,30 @@ impl Packed {
         Kind::of(encoding).is_some()
     }
 
-    /// Packs a matrix, or `None` where its encoding has no packed layout or there is no memory.
-    pub fn pack(view: &WeightView<'_>) -> Option<Self> {
-        let kind = Kind::of(view.encoding())?;
-        let (outs, inputs) = (view.rows(), view.cols());
-        let tile_bytes = inputs.div_ceil(BLOCK) * kind.block_bytes();
-        let mut data = Buffer::zeros(outs.div_ceil(TILE_ROWS).checked_mul(tile_bytes)?)?;
-        for (tile, bytes) in data.chunks_exact_mut(tile_bytes).enumerate() {
-            for row in 0..TILE_ROWS.min(outs - tile * TILE_ROWS) {
-                pack_row(kind, view.encoding(), view.row(tile * TILE_ROWS + row), row, bytes);
-            }
-        }
-        let factor = view.parts().global_scale.unwrap_or(1.0);
-        Some(Self { kind, outs, inputs, tile_bytes, factor, data })
+    /// A matrix of zeros, to be filled; `None` where the encoding has no packed layout or there is no memory.
+    pub fn zeros(encoding: Encoding, outs: usize, inputs: usize) -> Option<Self> {
+        let kind = Kind::of(encoding)?;
+        let tile_bytes = inputs.div_ceil(BLOCK).checked_mul(kind.block_bytes())?;
+        let data = Buffer::zeros(outs.div_ceil(TILE_ROWS).checked_mul(tile_bytes)?)?;
+        Some(Self { encoding, kind, outs, inputs, tile_bytes, factor: 1.0, data })
+    }
+
+    /// Pieces of `rows` rows each, the last with what is left, to be filled by as many threads as there are.
+    ///
+    /// # Panics
+    /// If `rows` is no multiple of sixteen.
+    pub fn pieces(&mut self, rows: usize) -> Vec<PackedRows<'_>> {
+        assert!(rows > 0 && rows.is_multiple_of(TILE_ROWS), "pieces of {rows} rows");
+        let Self { encoding, kind, outs, inputs, tile_bytes, .. } = *self;
+        let pieces = self.data.chunks_mut((rows / TILE_ROWS * tile_bytes).max(1)).enumerate();
+        pieces
+            .map(|(i, data)| PackedRows { encoding, kind, rows: rows.min(outs - i * rows), inputs, tile_bytes, data })
+            .collect()
+    }
+
+    /// Sets what every product is multiplied with, last: the scale of the whole tensor, where it has one.
+    pub fn set_global_scale(&mut self, scale: Option<f32>) {
+        self.factor = scale.unwrap_or(1.0);
     }
 
     /// Output rows.
@@ -49,18 +61,6 @@ impl Packed {
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
         self.data.len()
-    }
-
-    /// Index (row times inputs plus column, of the beginning of its block) of the first weight whose scale is not finite.
-    pub fn first_non_finite(&self) -> Option<usize> {
-        for (tile, bytes) in self.data.chunks_exact(self.tile_bytes.max(1)).enumerate() {
-            for (block, bytes) in bytes.chunks_exact(self.kind.block_bytes()).enumerate() {
-                if let Some(row) = non_finite_row(self.kind, bytes) {
-                    return Some((tile * TILE_ROWS + row) * self.inputs + block * BLOCK);
-                }
-            }
-        }
-        None
     }
 
     /// What every product is multiplied with, last.
@@ -81,21 +81,30 @@ impl Packed {
     }
 }
 
-/// The first row of a tile that has a scale in this block which is not finite.
-fn non_finite_row(kind: Kind, block: &[u8]) -> Option<usize> {
-    let sixteen = |floats: &[u8], top: u16| {
-        let (floats, _) = floats.as_chunks::<2>();
-        floats.iter().position(|&bits| u16::from_le_bytes(bits) & top == top).map(|at| at % TILE_ROWS)
-    };
-    let bytes =
-        |is_bad: fn(u8) -> bool| block[..kind.header()].iter().position(|&b| is_bad(b)).map(|at| at % TILE_ROWS);
-    match kind {
-        Kind::KQuant(_) => sixteen(&block[..4 * TILE_ROWS], 0x7c00),
-        Kind::Q6K => sixteen(&block[..2 * TILE_ROWS], 0x7c00),
-        Kind::Grouped { scale: Scale::BiasedF16 | Scale::F16 { .. }, .. } => sixteen(&block[..kind.header()], 0x7c00),
-        Kind::Grouped { scale: Scale::BiasedBF16, .. } => sixteen(&block[..kind.header()], 0x7f80),
-        Kind::Grouped { scale: Scale::E8M0, .. } => bytes(|b| b == 255),
-        Kind::Grouped { scale: Scale::E4M3, .. } => bytes(|b| b & 0x7f == 0x7f),
+/// Rows of a packed matrix, in whole tiles.
+pub struct PackedRows<'a> {
+    encoding: Encoding,
+    kind: Kind,
+    rows: usize,
+    inputs: usize,
+    tile_bytes: usize,
+    data: &'a mut [u8],
+}
+
+impl PackedRows<'_> {
+    /// Packs all of its rows, which are those of `view`, over zeros or over others.
+    ///
+    /// # Panics
+    /// If the view is of another shape or encoding.
+    pub fn fill(&mut self, view: &WeightView<'_>) {
+        assert_eq!(view.encoding(), self.encoding, "encoding of a piece");
+        assert_eq!((view.rows(), view.cols()), (self.rows, self.inputs), "shape of a piece");
+        for (tile, bytes) in self.data.chunks_exact_mut(self.tile_bytes.max(1)).enumerate() {
+            bytes.fill(0);
+            for row in 0..TILE_ROWS.min(self.rows - tile * TILE_ROWS) {
+                pack_row(self.kind, self.encoding, view.row(tile * TILE_ROWS + row), row, bytes);
+            }
+        }
     }
 }
 

@@ -94,6 +94,23 @@ impl Stored {
         let parts = Parts { codes: &self.codes, scales: &self.scales, biases: &self.biases, global_scale };
         WeightView::new(self.encoding, &self.shape, parts).unwrap()
     }
+
+    /// Packed in pieces of so many rows, the last first.
+    fn packed(&self, rows: usize) -> Packed {
+        let [outs, k] = self.shape;
+        let row = self.encoding.sizes(k).unwrap();
+        let mut packed = Packed::zeros(self.encoding, outs, k).unwrap();
+        for (i, mut piece) in packed.pieces(rows).into_iter().enumerate().rev() {
+            let range = i * rows..outs.min((i + 1) * rows);
+            let part = |bytes: &'_ [u8], len: usize| bytes[range.start * len..range.end * len].to_vec();
+            let (codes, scales, biases) =
+                (part(&self.codes, row.codes), part(&self.scales, row.scales), part(&self.biases, row.biases));
+            let parts = Parts { codes: &codes, scales: &scales, biases: &biases, global_scale: None };
+            piece.fill(&WeightView::new(self.encoding, &[range.len(), k], parts).unwrap());
+        }
+        packed.set_global_scale(self.view().parts().global_scale);
+        packed
+    }
 }
 
 fn rounded(x: &[f32], k: usize) -> Activations {
@@ -135,7 +152,7 @@ fn products_are_right_and_the_same_everywhere() {
             for codes in [Codes::Random, Codes::Ones, Codes::Zeros] {
                 let stored = Stored::new(encoding, outs, k, codes, (rows * outs + k) as u64);
                 let x = activations(rows, k, 7);
-                let packed = Packed::pack(&stored.view()).unwrap();
+                let packed = stored.packed(16 * (1 + rows % 2));
                 let scalar = run(tables()[0], 1, &x, k, &packed);
 
                 // What the rule says: codes of activations times decoded weights.

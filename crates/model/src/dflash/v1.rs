@@ -4,7 +4,7 @@
 use super::DFlashConfig;
 use super::context::Context;
 use crate::ModelError;
-use crate::layers::{Mlp, norm, weight};
+use crate::layers::{Mlp, counted, norm, weight};
 use crate::observe::{Observer, Site};
 use glimmer_backend::Backend;
 use glimmer_checkpoint::{Checkpoint, Cursor};
@@ -22,18 +22,26 @@ pub struct DFlashV1<B: Backend> {
 pub type DFlashV1Context<B> = Context<B>;
 
 impl<B: Backend> DFlashV1<B> {
-    /// Loads a drafter whose configuration is bound to its target, and whose tensors have been accounted for.
-    pub fn load(backend: &B, checkpoint: &Checkpoint, config: DFlashConfig) -> Result<Self, ModelError> {
+    /// Loads a drafter whose configuration is bound to its target, and whose tensors have been accounted for. `loaded` is
+    /// told the bytes of weights read so far, as they come in.
+    pub fn load(
+        backend: &B,
+        checkpoint: &Checkpoint,
+        config: DFlashConfig,
+        loaded: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<Self, ModelError> {
         let hidden = config.hidden_size;
-        let encoder = checkpoint.at("encoder");
+        let watch = counted(loaded);
+        let all = checkpoint.at("").watched(&watch);
+        let encoder = all.at("encoder");
         let layers = (0..config.num_hidden_layers)
-            .map(|i| Layer::load(backend, &checkpoint.at("layers").at(i), &config))
+            .map(|i| Layer::load(backend, &all.at("layers").at(i), &config))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             fc: weight(backend, &encoder.at("fc"), hidden, config.target_layer_ids.len() * hidden)?,
             hidden_norm: norm(backend, &encoder.at("output_norm_enc"), hidden)?,
             layers,
-            norm: norm(backend, &checkpoint.at("norm"), hidden)?,
+            norm: norm(backend, &all.at("norm"), hidden)?,
             config,
         })
     }

@@ -3,7 +3,7 @@
 use super::{MuseConfig, TextConfig};
 use crate::ModelError;
 use crate::kv_cache::{CannotTruncate, KvCache};
-use crate::layers::{Mlp, centred_norm, norm, table, weight};
+use crate::layers::{Mlp, centred_norm, counted, norm, table, weight};
 use crate::observe::{Observer, Site};
 use glimmer_backend::{Backend, KvTypes};
 use glimmer_checkpoint::{Checkpoint, Cursor};
@@ -30,26 +30,18 @@ impl<B: Backend> MuseText<B> {
         backend: &B,
         checkpoint: &Checkpoint,
         config: &MuseConfig,
-        loaded: &mut dyn FnMut(u64),
+        loaded: &mut (dyn FnMut(u64) + Send),
     ) -> Result<Self, ModelError> {
         let config = config.text.clone();
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
-        let model = checkpoint.at("model.language_model");
+        let watch = counted(loaded);
+        let all = checkpoint.at("").watched(&watch);
+        let model = all.at("model.language_model");
         let embed_tokens = table(backend, &model.at("embed_tokens"), vocab, hidden)?;
-        let lm_head = weight(backend, &checkpoint.at("lm_head"), vocab, hidden)?;
+        let lm_head = weight(backend, &all.at("lm_head"), vocab, hidden)?;
         let norm = norm(backend, &model.at("norm"), hidden)?;
-        let bytes_below = |prefix: &str| -> u64 {
-            checkpoint.tensors().iter().filter(|t| t.name.starts_with(prefix)).map(|t| t.byte_len() as u64).sum()
-        };
-        let mut bytes = bytes_below("model.language_model.embed_tokens.") + bytes_below("lm_head.");
-        loaded(bytes);
-        let mut layers = Vec::new();
-        for i in 0..config.layers.len() {
-            let at = model.at("layers").at(i);
-            layers.push(DecoderLayer::load(backend, &at, &config)?);
-            bytes += bytes_below(&format!("{}.", at.path()));
-            loaded(bytes);
-        }
+        let layer = |i| DecoderLayer::load(backend, &model.at("layers").at(i), &config);
+        let layers = (0..config.layers.len()).map(layer).collect::<Result<_, _>>()?;
         Ok(Self { config, embed_tokens, layers, norm, lm_head })
     }
 
