@@ -142,10 +142,8 @@ pub struct MemoryArgs {
     /// How values are stored [also: -ctv] [default: f32 for nano and f32 checkpoints, else f16]
     #[arg(long, value_name = "TYPE")]
     pub cache_type_v: Option<KvType>,
-    /// Leaves the weights in their files, mapped: for machines with too little memory for them.
-    ///
-    /// Every pass packs them anew, so it is slow; the output is the same. The files must not be cut or rewritten meanwhile:
-    /// that crashes the program (SIGBUS), and nothing can catch it.
+    /// Leaves the weights in their files, mapped: takes little memory and is slow, the output is the same. Cutting such a
+    /// file meanwhile crashes the program (SIGBUS)
     #[arg(long)]
     pub mmap: bool,
     /// Tokens of the prompt in one pass; changes speed and memory, never the output [also: -ub] [default: 512]

@@ -82,6 +82,7 @@ fn what_is_printed_names_every_setting() {
     let expected = json!({
         "model": "nano",
         "encoding": "bf16",
+        "mmap": false,
         "activations": "f32",
         "cache_type_k": "f16",
         "cache_type_v": "f32",

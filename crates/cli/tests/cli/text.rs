@@ -34,6 +34,27 @@ fn the_continuation_is_on_stdout_and_the_rest_on_stderr() {
 }
 
 #[test]
+fn mapped_weights_give_the_same_text() {
+    let target = repository("nano/target");
+    let args = |more: &[&'static str]| -> Vec<String> {
+        let all = ["run", "-m", &target, "--raw", "def fibonacci(n):"];
+        all.iter().chain(&GREEDY).chain(more).map(|arg| arg.to_string()).collect()
+    };
+    let run = |more: &[&'static str]| {
+        let args = args(more);
+        glimmer(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let (loaded, mapped) = (run(&[]), run(&["--mmap"]));
+    assert!(mapped.err.contains("bf16 weights left in their files, "), "{mapped:?}");
+    assert!(!loaded.err.contains("left in their files"), "{loaded:?}");
+    assert_eq!(mapped.ok(), loaded.ok());
+    let out: Value = serde_json::from_str(&run(&["--mmap", "--json"]).ok()).unwrap();
+    assert_eq!(out["settings"]["mmap"], true);
+    glimmer(&["run", "x", "--mmap"]).assert_error(1, &["nano: it is part of this program: there is no file to map"]);
+    glimmer(&["run", "x", "--no-mmap"]).assert_error(2, &["weights are read into memory unless --mmap is given"]);
+}
+
+#[test]
 fn a_prompt_is_the_same_wherever_it_comes_from() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("prompt.txt");
