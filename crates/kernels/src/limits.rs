@@ -52,6 +52,28 @@ impl Buffer {
     }
 }
 
+/// What one measurement of all limits gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Bytes read from memory, per second.
+    pub bytes: f64,
+    /// Products of 8-bit integers, per second.
+    pub integers: f64,
+    /// Products of f32, per second.
+    pub floats: f64,
+}
+
+impl Limits {
+    /// Measures once, with all threads: some tens of milliseconds.
+    pub fn measure(kernels: &Kernels, pool: &Pool, buffer: &Buffer) -> Self {
+        Self {
+            bytes: read_bandwidth(kernels, pool, buffer),
+            integers: integer_peak(kernels, pool),
+            floats: float_peak(kernels, pool),
+        }
+    }
+}
+
 /// Bytes per second of one pass over the buffer with all threads.
 pub fn read_bandwidth(kernels: &Kernels, pool: &Pool, buffer: &Buffer) -> f64 {
     let stretches: Vec<&[u64]> = buffer.0.chunks(STRETCH / 8).collect();
