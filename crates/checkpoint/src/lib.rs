@@ -36,6 +36,7 @@ mod quantization;
 mod safetensors;
 mod source;
 mod tensor;
+pub mod write;
 
 pub use checkpoint::Checkpoint;
 pub use cursor::Cursor;

@@ -5,6 +5,7 @@ use crate::{flags, terminal};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, value_parser};
 use glimmer_engine::chat::message::{ReasoningStrength, RequestedStrength};
+use glimmer_engine::synth::{Container, Shape, StoredAs};
 use glimmer_engine::{ActivationType, Isa, KvType};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,6 +30,9 @@ pub enum Command {
     /// Measures how fast a model runs here
     #[command(subcommand)]
     Bench(Bench),
+    /// Writes a synthetic checkpoint: random weights in the container and encoding of a real one
+    #[command(hide = true)]
+    Synth(SynthArgs),
     /// Prints a completion script
     Completions {
         /// The shell that is to read it
@@ -315,6 +319,28 @@ pub struct StepArgs {
     /// Prints one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct SynthArgs {
+    /// Its size: tiny, mid or full
+    #[arg(long, value_name = "NAME")]
+    pub shape: Shape,
+    /// How matrices are stored: q4_k, q8_0, affine4g64, mxfp4, bf16, ...
+    #[arg(long, value_name = "NAME")]
+    pub encoding: StoredAs,
+    /// gguf, hf or mlx [default: the encoding's own, for floats hf]
+    #[arg(long, value_name = "NAME")]
+    pub container: Option<Container>,
+    /// The drafter for the target of this shape
+    #[arg(long)]
+    pub drafter: bool,
+    /// Decides every weight
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// The file or directory to write, which must not exist
+    #[arg(short, long, value_name = "PATH")]
+    pub out: PathBuf,
 }
 
 /// Reads the command line. `None`: the answer was printed already.

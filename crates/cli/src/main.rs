@@ -16,6 +16,7 @@ mod prompt;
 mod repl;
 mod run;
 mod signals;
+mod synth;
 mod terminal;
 
 use args::{Cli, Command};
@@ -46,6 +47,7 @@ fn perform() -> Outcome {
         }
         Command::Inspect(args) => inspect::inspect(&plan::inspect(args)?),
         Command::Bench(args::Bench::Step(args)) => bench::step(*args, &around),
+        Command::Synth(args) => synth::synth(&args, &signals::install()?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "glimmer", &mut script);

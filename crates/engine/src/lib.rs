@@ -19,6 +19,7 @@ mod source;
 pub mod speculative;
 pub mod step;
 pub mod stops;
+pub mod synth;
 pub mod tokenizer;
 
 pub use engine::{DrafterSettings, Engine, EngineOptions, LoadProgress, Settings};
