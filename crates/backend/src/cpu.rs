@@ -10,6 +10,7 @@ use glimmer_kernels::attention::{self, Attention, KvData, KvLayout};
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::isa::Isa;
 use glimmer_kernels::lanes::{F16, F32};
+use glimmer_kernels::limits::{self, Limits};
 use glimmer_kernels::memory::Buffer;
 use glimmer_kernels::packed::{Activations, Packed};
 use glimmer_kernels::pool::Pool;
@@ -58,6 +59,16 @@ impl CpuBackend {
     /// Threads that take part.
     pub fn threads(&self) -> usize {
         self.pool.threads()
+    }
+
+    /// A buffer to measure the memory with, of about so many bytes; `None` where there is no such memory.
+    pub fn buffer(&self, bytes: usize) -> Option<limits::Buffer> {
+        limits::Buffer::new(&self.pool, bytes)
+    }
+
+    /// Measures once what the machine can do at most, with the threads and the instruction set in use.
+    pub fn limits(&self, buffer: &limits::Buffer) -> Limits {
+        Limits::measure(self.kernels, &self.pool, buffer)
     }
 
     /// The instruction set in use.
@@ -149,6 +160,11 @@ impl Backend for CpuBackend {
         let keys = KvBuffer::zeros(spec.types.keys, layout.key_len())?;
         let values = KvBuffer::zeros(spec.types.values, layout.value_len())?;
         Ok(KvStore { layout, keys, values })
+    }
+
+    fn tensor(&self, rows: usize, cols: usize, values: Vec<f32>) -> Tensor {
+        assert_eq!(values.len(), rows * cols, "values of a tensor");
+        Tensor::new(rows, cols, values)
     }
 
     fn read(&self, x: &Tensor) -> Vec<f32> {

@@ -6,7 +6,7 @@ use crate::lanes::{BF16, F16, F32};
 use crate::packed::activations::Rounded;
 use crate::packed::tile::TILE_ROWS;
 use crate::packed::{self, TileProduct};
-use crate::{elementwise, matmul, norm, rope};
+use crate::{elementwise, limits, matmul, norm, rope};
 
 /// The kernels of one instruction set. It can only be had for an instruction set of this machine.
 pub struct Kernels {
@@ -133,5 +133,11 @@ kernels! {
         fn round(x: &[f32], to: &mut Rounded) = packed::round;
         /// Multiplier and soft cap of one row.
         fn softcap_row(x: &mut [f32], multiplier: f32, cap: f32) = elementwise::softcap;
+        /// The sum of words, read as fast as it goes.
+        fn read_words(words: &[[u64; 64]], sum: &mut u64) = limits::read;
+        /// As many integer products as a tile of arithmetic has.
+        fn multiply_integers(products: &mut u64) = limits::multiply_integers;
+        /// As many float products as a tile of arithmetic has.
+        fn multiply_floats(products: &mut u64) = limits::multiply_floats;
     }
 }

@@ -17,6 +17,8 @@ unsafe impl Zero for u16 {}
 unsafe impl Zero for i8 {}
 // SAFETY: zero bits are 0.
 unsafe impl Zero for u8 {}
+// SAFETY: zero bits are 0.
+unsafe impl Zero for u64 {}
 
 /// A large array that begins as zeros. Pages are taken from the system as they are first written: on Linux huge ones, where it
 /// has them, since reading a model page by page of 4 KiB costs a third of the bandwidth on many machines.
