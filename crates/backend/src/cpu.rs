@@ -11,7 +11,7 @@ use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::isa::Isa;
 use glimmer_kernels::lanes::{F16, F32};
 use glimmer_kernels::limits::{self, Limits};
-use glimmer_kernels::memory::Buffer;
+use glimmer_kernels::memory::{self, Buffer};
 use glimmer_kernels::packed::{Activations, Packed};
 use glimmer_kernels::pool::Pool;
 use glimmer_kernels::rope::Rotation;
@@ -47,6 +47,7 @@ impl CpuBackend {
                 BackendError::Isa { isa, available: names.join(", ") }
             })?,
         };
+        memory::reuse_freed();
         let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         Ok(Self { pool: Pool::new(threads.max(1)), kernels, activations: options.activations })
     }
@@ -201,10 +202,15 @@ impl Backend for CpuBackend {
     }
 
     fn linear(&self, x: &Tensor, weight: &Weight) -> Tensor {
-        assert_eq!(x.cols, weight.inputs(), "inputs of a projection");
-        let mut out = Tensor::zeros(x.rows, weight.outs());
-        self.multiply(x, weight, &mut out.data);
+        let [out] = self.linears(x, [weight]);
         out
+    }
+
+    fn linears<const N: usize>(&self, x: &Tensor, weights: [&Weight; N]) -> [Tensor; N] {
+        assert!(weights.iter().all(|weight| weight.inputs() == x.cols), "inputs of a projection");
+        let mut outs = weights.map(|weight| Tensor::zeros(x.rows, weight.outs()));
+        self.multiply(x, &weights, &mut outs);
+        outs
     }
 
     fn rms_norm(&self, x: &Tensor, weight: Option<&Vec<f32>>, eps: f32) -> Tensor {

@@ -215,6 +215,10 @@ pub trait Backend: Send + Sync + 'static {
     fn embed(&self, table: &Self::Table, ids: &[u32]) -> Self::Tensor;
     /// x (rows, inputs) times the weight (outs, inputs) transposed.
     fn linear(&self, x: &Self::Tensor, weight: &Self::Weight) -> Self::Tensor;
+    /// [`linear`](Self::linear) with several weights.
+    fn linears<const N: usize>(&self, x: &Self::Tensor, weights: [&Self::Weight; N]) -> [Self::Tensor; N] {
+        weights.map(|weight| self.linear(x, weight))
+    }
     /// Every row: x / sqrt(mean(x^2) + eps) * weight; no `weight` means ones.
     fn rms_norm(&self, x: &Self::Tensor, weight: Option<&Self::Vector>, eps: f32) -> Self::Tensor;
     /// Every head of every row: x / sqrt(mean(x^2) + eps) * weight * scale, the mean over `head_dim` elements.
