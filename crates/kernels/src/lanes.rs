@@ -25,6 +25,8 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn load_bf16(self, from: &[u16; LANES]) -> Self::V;
     /// Reads sixteen f16, widened exactly.
     fn load_f16(self, from: &[u16; LANES]) -> Self::V;
+    /// Reads sixteen 8-bit integers.
+    fn load_i8(self, from: &[i8; LANES]) -> Self::V;
     /// Writes sixteen f32.
     fn store(self, v: Self::V, to: &mut [f32; LANES]);
     /// a + b
