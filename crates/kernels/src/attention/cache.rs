@@ -6,6 +6,7 @@
 use super::Rounded;
 use crate::dispatch::Kernels;
 use crate::lanes::{BF16, Element, F16, F32, LANES};
+use std::ops::Range;
 
 /// How a cache lies in memory: per head, a ring of `slots` positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +57,6 @@ impl KvLayout {
             Side::Keys => self.head_dim,
             Side::Values => self.value_stride(),
         }
-    }
-
-    /// The index of the block that holds positions `block` * 16 and the next of a head.
-    pub(super) fn block(&self, head: usize, block: usize) -> usize {
-        let blocks = self.slots / LANES;
-        head * blocks + block % blocks
     }
 }
 
@@ -114,16 +109,17 @@ impl<'a> KvData<'a> {
         assert!(len == expected && scales == layout.scale_len(), "{side:?}: {len} elements, {scales} scales");
     }
 
-    /// Block `block` as f32: in `to`, or where it is.
-    pub(super) fn widen(self, kernels: &Kernels, side: Side, block: usize, to: &'a mut [f32]) -> &'a [f32] {
-        let range = block * to.len()..(block + 1) * to.len();
+    /// A run of blocks, counted over all heads, as f32: in `to`, or where they are.
+    pub(super) fn widen(self, kernels: &Kernels, side: Side, run: Range<usize>, to: &'a mut [f32]) -> &'a [f32] {
+        let block = to.len() / run.len();
+        let range = run.start * block..run.end * block;
         match self {
             KvData::F32(data) => return &data[range],
             KvData::F16(data) => kernels.widen_f16(&data[range], to),
             KvData::BF16(data) => kernels.widen_bf16(&data[range], to),
             KvData::Q8 { codes, scales } => {
-                let scales = &scales[block * LANES..(block + 1) * LANES];
-                kernels.widen_q8(&Rounded { codes: &codes[range], scales, by_lane: side == Side::Keys }, to);
+                let (codes, scales) = (&codes[range], &scales[run.start * LANES..run.end * LANES]);
+                kernels.widen_q8(&Rounded { codes, scales, by_lane: side == Side::Keys }, to);
             }
         }
         to

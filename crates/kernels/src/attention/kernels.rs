@@ -1,6 +1,6 @@
 //! The kernels of attention, over lanes. `mod.rs` has the order in which they are called.
 
-use super::{BLOCKS, CHUNK};
+use super::CHUNK;
 use crate::lanes::{Element, LANES, Lanes};
 use crate::vmath;
 use std::array::from_fn;
@@ -15,27 +15,30 @@ pub(crate) fn widen<L: Lanes, E: Element>(l: L, from: &[E::Bits], to: &mut [f32]
     }
 }
 
-/// A block in 8 bits.
+/// Some blocks in 8 bits.
 pub(crate) struct Rounded<'a> {
     pub codes: &'a [i8],
-    pub scales: &'a [f32], // (16)
-    /// Whether a scale belongs to a lane of every vector, or to a sixteenth of the vectors.
+    pub scales: &'a [f32], // (blocks * 16)
+    /// Whether the scale of a position belongs to a lane of its block's vectors, or to a run of vectors.
     pub by_lane: bool,
 }
 
 /// Multiplies codes with the scale of their position.
 #[inline(always)]
-pub(crate) fn widen_codes<L: Lanes>(l: L, block: &Rounded<'_>, to: &mut [f32]) {
-    let (codes, to) = (block.codes.as_chunks::<LANES>().0, to.as_chunks_mut::<LANES>().0);
-    let Some(scales) = block.scales.first_chunk::<LANES>() else { return };
-    if block.by_lane {
-        let scale = l.load(scales);
-        for (codes, to) in codes.iter().zip(to) {
-            l.store(l.mul(l.load_i8(codes), scale), to);
+pub(crate) fn widen_codes<L: Lanes>(l: L, a: &Rounded<'_>, to: &mut [f32]) {
+    let (codes, to) = (a.codes.as_chunks::<LANES>().0, to.as_chunks_mut::<LANES>().0);
+    if a.by_lane {
+        let block = codes.len() * LANES / a.scales.len();
+        let blocks = codes.chunks_exact(block).zip(to.chunks_exact_mut(block));
+        for ((codes, to), scales) in blocks.zip(a.scales.as_chunks::<LANES>().0) {
+            let scale = l.load(scales);
+            for (codes, to) in codes.iter().zip(to) {
+                l.store(l.mul(l.load_i8(codes), scale), to);
+            }
         }
     } else {
-        let each = codes.len() / LANES;
-        for ((codes, to), &scale) in codes.chunks_exact(each).zip(to.chunks_exact_mut(each)).zip(scales) {
+        let row = codes.len() / a.scales.len();
+        for ((codes, to), &scale) in codes.chunks_exact(row).zip(to.chunks_exact_mut(row)).zip(a.scales) {
             for (codes, to) in codes.iter().zip(to) {
                 l.store(l.mul(l.load_i8(codes), l.splat(scale)), to);
             }
@@ -46,7 +49,7 @@ pub(crate) fn widen_codes<L: Lanes>(l: L, block: &Rounded<'_>, to: &mut [f32]) {
 /// One row's query heads and some blocks of keys.
 pub(crate) struct Scores<'a> {
     pub q: &'a [f32],               // (group, head_dim)
-    pub keys: [&'a [f32]; BLOCKS], // (head_dim, 16) each; only the first need be there
+    pub keys: &'a [f32], // (blocks, head_dim, 16)
     pub head_dim: usize,
     pub scale: f32,
     /// The first block's index in the chunk.
@@ -71,30 +74,33 @@ pub(crate) fn scores<L: Lanes>(l: L, a: &Scores<'_>, weights: &mut [f32]) {
 #[inline(always)]
 fn scores_of<L: Lanes, const H: usize>(l: L, a: &Scores<'_>, head: usize, weights: &mut [[f32; CHUNK]]) -> usize {
     let q = from_fn(|h| &a.q[(head + h) * a.head_dim..(head + h + 1) * a.head_dim]);
-    let [first, second] = a.keys;
-    if second.is_empty() {
-        tile::<L, H, 1>(l, q, [first], a, weights);
-    } else if L::ACCUMULATORS >= 16 {
-        tile::<L, H, 2>(l, q, [first, second], a, weights);
-    } else {
-        tile::<L, H, 1>(l, q, [first], a, weights);
-        tile::<L, H, 1>(l, q, [second], &Scores { block: a.block + 1, ..*a }, weights);
+    let mut block = a.block;
+    let together = if L::ACCUMULATORS >= 16 { 2 } else { 1 };
+    for keys in a.keys.as_chunks::<LANES>().0.chunks(together * a.head_dim) {
+        if keys.len() > a.head_dim {
+            let (first, second) = keys.split_at(a.head_dim);
+            tile::<L, H, 2>(l, q, [first, second], a.scale, block, weights);
+        } else {
+            tile::<L, H, 1>(l, q, [keys], a.scale, block, weights);
+        }
+        block += together;
     }
     H
 }
 
-/// H heads times B blocks.
+/// H heads times B blocks, into blocks `block` and following of the weights.
 #[inline(always)]
 fn tile<L: Lanes, const H: usize, const B: usize>(
     l: L,
     q: [&[f32]; H],
-    keys: [&[f32]; B],
-    a: &Scores<'_>,
+    keys: [&[[f32; LANES]]; B],
+    scale: f32,
+    block: usize,
     weights: &mut [[f32; CHUNK]],
 ) {
-    let keys = keys.map(|keys| &keys.as_chunks::<LANES>().0[..a.head_dim]);
+    let head_dim = q[0].len();
     let mut acc = [[l.splat(0.0); B]; H];
-    let whole = a.head_dim / LANES;
+    let whole = head_dim / LANES;
     for part in 0..whole {
         let q = q.map(|q| &q.as_chunks::<LANES>().0[part]);
         let keys = keys.map(|keys| &keys.as_chunks::<LANES>().0[part]);
@@ -108,7 +114,7 @@ fn tile<L: Lanes, const H: usize, const B: usize>(
             }
         }
     }
-    for d in whole * LANES..a.head_dim {
+    for d in whole * LANES..head_dim {
         for h in 0..H {
             for b in 0..B {
                 acc[h][b] = l.fma(l.splat(q[h][d]), l.load(&keys[b][d]), acc[h][b]);
@@ -118,7 +124,7 @@ fn tile<L: Lanes, const H: usize, const B: usize>(
     for (acc, weights) in acc.into_iter().zip(weights) {
         let blocks = weights.as_chunks_mut::<LANES>().0;
         for (b, acc) in acc.into_iter().enumerate() {
-            l.store(l.mul(acc, l.splat(a.scale)), &mut blocks[a.block + b]);
+            l.store(l.mul(acc, l.splat(scale)), &mut blocks[block + b]);
         }
     }
 }
@@ -155,7 +161,7 @@ pub(crate) fn soften<L: Lanes>(l: L, weights: &mut [f32], seen: Range<usize>, re
 /// One row's weights and some blocks of values.
 pub(crate) struct Weigh<'a> {
     pub weights: &'a [f32],           // (group, CHUNK)
-    pub values: [&'a [f32]; BLOCKS], // (16, stride) each; only the first need be there
+    pub values: &'a [f32], // (blocks, 16, stride)
     /// The first block's index in the chunk.
     pub block: usize,
     /// Positions of the chunk that the row sees.
@@ -203,23 +209,18 @@ fn columns<L: Lanes, const H: usize, const C: usize>(
     part: usize,
     records: &mut [&mut [[f32; LANES]]; H],
 ) {
-    let weights: [&[[f32; LANES]]; H] = {
-        let heads = a.weights.as_chunks::<CHUNK>().0;
-        from_fn(|h| heads[head + h].as_chunks::<LANES>().0)
-    };
+    let Some(weights) = a.weights.as_chunks::<CHUNK>().0[head..].first_chunk::<H>() else { return };
     let mut acc: [[L::V; C]; H] = from_fn(|h| from_fn(|c| l.load(&records[h][part + c])));
-    for (i, values) in a.values.iter().enumerate().filter(|(_, values)| !values.is_empty()) {
-        let first = (a.block + i) * LANES;
-        let seen = a.seen.start.clamp(first, first + LANES) - first..a.seen.end.clamp(first, first + LANES) - first;
-        let weights = weights.map(|weights| &weights[a.block + i]);
-        let rows = values.as_chunks::<LANES>().0.chunks_exact(parts);
-        for (p, row) in rows.enumerate().take(seen.end).skip(seen.start) {
-            let values: [L::V; C] = from_fn(|c| l.load(&row[part + c]));
-            for h in 0..H {
-                let weight = l.splat(weights[h][p]);
-                for c in 0..C {
-                    acc[h][c] = l.fma(weight, values[c], acc[h][c]);
-                }
+    let values = a.values.as_chunks::<LANES>().0;
+    let first = a.block * LANES;
+    let (start, end) = (a.seen.start.max(first), a.seen.end.min(first + values.len() / parts).min(CHUNK));
+    for p in start..end {
+        let at = (p - first) * parts + part;
+        let values: [L::V; C] = from_fn(|c| l.load(&values[at..at + C][c]));
+        for h in 0..H {
+            let weight = l.splat(weights[h][p]);
+            for c in 0..C {
+                acc[h][c] = l.fma(weight, values[c], acc[h][c]);
             }
         }
     }

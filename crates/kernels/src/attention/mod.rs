@@ -30,7 +30,7 @@ pub const CHUNK: usize = 256;
 /// Rows that share what a task widens. Their scores of a chunk stay in the second-level cache.
 const ROWS: usize = 8;
 /// Blocks of sixteen positions that are widened at a time: with 128 elements a head, a third of the nearest cache.
-const BLOCKS: usize = 2;
+const BLOCKS: usize = 4;
 /// Multiplications below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 17;
 /// Elements of the parts that wait to be merged, about.
@@ -258,71 +258,72 @@ impl Job<'_> {
         weights: &mut Vec<f32>,
         part: &mut [f32],
     ) {
-        let KvLayout { head_dim, .. } = self.a.layout;
-        let (group, kernels, first) = (self.group, self.kernels, chunk * CHUNK);
+        let KvLayout { heads, head_dim, .. } = self.a.layout;
+        let (kernels, scale, width) = (self.kernels, self.a.scale, self.group * head_dim);
         let widened = sized(widened, BLOCKS * LANES * self.a.layout.value_stride());
-        let weights = sized(weights, rows.len() * group * CHUNK);
+        let weights = sized(weights, rows.len() * self.group * CHUNK);
+        let weights_of = |i: usize| i * self.group * CHUNK..(i + 1) * self.group * CHUNK;
+        let part_of = |i: usize| i * self.records()..(i + 1) * self.records();
         // What each row sees of the chunk, counted from its first position.
-        let seen: [Range<usize>; ROWS] = std::array::from_fn(|i| {
-            let visible = self.a.visible.get(rows.start + i).filter(|_| i < rows.len());
-            visible.map_or(0..0, |r| r.start.max(first) - first..r.end.clamp(first, first + CHUNK) - first)
-        });
-        let start = seen.iter().filter(|r| !r.is_empty()).map(|r| r.start).min().unwrap_or(0);
-        let end = seen.iter().map(|r| r.end).max().unwrap_or(0);
-        let steps = || (start / LANES..end.div_ceil(LANES)).step_by(BLOCKS);
-        let blocks_at = |block: usize| block..(block + BLOCKS).min(end.div_ceil(LANES));
+        let (first, end) = (chunk * CHUNK, (chunk + 1) * CHUNK);
+        let clip = |r: &Range<usize>| r.start.clamp(first, end) - first..r.end.clamp(first, end) - first;
+        let visible = &self.a.visible[rows.clone()];
+        let seen: [Range<usize>; ROWS] = std::array::from_fn(|i| visible.get(i).map_or(0..0, clip));
+        let seeing = |positions: Range<usize>| {
+            let seen = seen.iter().enumerate();
+            seen.filter(move |(_, seen)| seen.start.max(positions.start) < seen.end.min(positions.end))
+        };
 
-        for block in steps() {
-            let keys = self.widen(Side::Keys, head, first / LANES, blocks_at(block), widened);
-            for (row, weights) in rows.clone().zip(weights.chunks_exact_mut(group * CHUNK)) {
-                if overlap(&seen[row - rows.start], &blocks_at(block)) {
-                    let start = (row * self.a.layout.heads + head) * group * head_dim;
-                    let q = &self.a.q[start..start + group * head_dim];
-                    kernels.scores(&Scores { q, keys, head_dim, scale: self.a.scale, block }, weights);
-                }
+        for run in self.runs(chunk, &seen) {
+            let keys = self.widen(Side::Keys, head, chunk, run.clone(), widened);
+            for (i, _) in seeing(run.start * LANES..run.end * LANES) {
+                let start = ((rows.start + i) * heads + head) * width;
+                let (q, block) = (&self.a.q[start..start + width], run.start);
+                kernels.scores(&Scores { q, keys, head_dim, scale, block }, &mut weights[weights_of(i)]);
             }
         }
-        let each = || seen.iter().zip(0..rows.len()).filter(|(seen, _)| !seen.is_empty());
-        for (seen, i) in each() {
-            let weights = &mut weights[i * group * CHUNK..(i + 1) * group * CHUNK];
-            let part = &mut part[i * self.records()..(i + 1) * self.records()];
-            kernels.soften(weights, seen.clone(), part);
+        for (i, seen) in seeing(0..CHUNK) {
+            kernels.soften(&mut weights[weights_of(i)], seen.clone(), &mut part[part_of(i)]);
         }
-        for block in steps() {
-            let values = self.widen(Side::Values, head, first / LANES, blocks_at(block), widened);
-            for (seen, i) in each().filter(|(seen, _)| overlap(seen, &blocks_at(block))) {
-                let weights = &weights[i * group * CHUNK..(i + 1) * group * CHUNK];
-                let part = &mut part[i * self.records()..(i + 1) * self.records()];
-                kernels.weigh(&Weigh { weights, values, block, seen: seen.clone() }, part);
+        for run in self.runs(chunk, &seen) {
+            let values = self.widen(Side::Values, head, chunk, run.clone(), widened);
+            for (i, seen) in seeing(run.start * LANES..run.end * LANES) {
+                let (weights, block) = (&weights[weights_of(i)], run.start);
+                kernels.weigh(&Weigh { weights, values, block, seen: seen.clone() }, &mut part[part_of(i)]);
             }
         }
     }
 
-    /// Blocks of a chunk that begins at block `first`, as f32; those that `widened` has no need to hold stay where they are.
+    /// Runs of blocks of a chunk, counted from its first, that lie in one piece and hold all that is seen.
+    fn runs(&self, chunk: usize, seen: &[Range<usize>]) -> impl Iterator<Item = Range<usize>> + use<> {
+        let seen = || seen.iter().filter(|seen| !seen.is_empty());
+        let mut start = seen().map(|seen| seen.start).min().unwrap_or(0) / LANES;
+        let end = seen().map(|seen| seen.end).max().unwrap_or(0).div_ceil(LANES);
+        let (first, ring) = (chunk * CHUNK / LANES, self.a.layout.slots / LANES);
+        std::iter::from_fn(move || {
+            let wrap = (first + start) / ring * ring + ring - first;
+            let run = start..end.min(start + BLOCKS).min(wrap);
+            start = run.end;
+            (!run.is_empty()).then_some(run)
+        })
+    }
+
+    /// A run of blocks of a chunk as f32: in `widened`, or where they are.
     fn widen<'s>(
         &'s self,
         side: Side,
         head: usize,
-        first: usize,
-        blocks: Range<usize>,
+        chunk: usize,
+        run: Range<usize>,
         widened: &'s mut [f32],
-    ) -> [&'s [f32]; BLOCKS] {
-        let (data, layout) = match side {
-            Side::Keys => (self.a.keys, self.a.layout),
-            Side::Values => (self.a.values, self.a.layout),
+    ) -> &'s [f32] {
+        let data = match side {
+            Side::Keys => self.a.keys,
+            Side::Values => self.a.values,
         };
-        let len = LANES * layout.row_len(side);
-        let mut blocks = blocks.map(|block| layout.block(head, first + block));
-        let mut rest = widened;
-        std::array::from_fn(|_| {
-            let (to, after) = std::mem::take(&mut rest).split_at_mut(len);
-            rest = after;
-            blocks.next().map_or(&[][..], |block| data.widen(self.kernels, side, block, to))
-        })
+        let ring = self.a.layout.slots / LANES;
+        let block = head * ring + (chunk * CHUNK / LANES + run.start) % ring;
+        let len = run.len() * LANES * self.a.layout.row_len(side);
+        data.widen(self.kernels, side, block..block + run.len(), &mut widened[..len])
     }
-}
-
-/// Whether positions of a chunk lie in some of its blocks.
-fn overlap(seen: &Range<usize>, blocks: &Range<usize>) -> bool {
-    seen.start < blocks.end * LANES && seen.end > blocks.start * LANES && !seen.is_empty()
 }
