@@ -46,6 +46,39 @@ pub(crate) fn widen_codes<L: Lanes>(l: L, a: &Rounded<'_>, to: &mut [f32]) {
     }
 }
 
+/// Memory that will be read next. Kernels ask for it bit by bit as they go: what is stored is read in bursts, between which
+/// the memory would be idle.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    at: *const u8,
+    len: usize,
+}
+
+impl Ahead {
+    pub fn of<T>(next: &[T]) -> Self {
+        Self { at: next.as_ptr().cast(), len: size_of_val(next) }
+    }
+
+    /// The same, to be asked for in so many steps.
+    fn steps(self, count: usize) -> Steps {
+        Steps { at: self.at, step: self.len / count.max(1) }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Steps {
+    at: *const u8,
+    step: usize,
+}
+
+impl Steps {
+    #[inline(always)]
+    fn next<L: Lanes>(&mut self, l: L) {
+        l.prefetch(self.at);
+        self.at = self.at.wrapping_add(self.step);
+    }
+}
+
 /// One row's query heads and some blocks of keys.
 pub(crate) struct Scores<'a> {
     pub q: &'a [f32],               // (group, head_dim)
@@ -54,34 +87,43 @@ pub(crate) struct Scores<'a> {
     pub scale: f32,
     /// The first block's index in the chunk.
     pub block: usize,
+    pub ahead: Ahead,
 }
 
 /// Scores of every head and position of the blocks, into `weights` (group, CHUNK).
 #[inline(always)]
 pub(crate) fn scores<L: Lanes>(l: L, a: &Scores<'_>, weights: &mut [f32]) {
     let weights = weights.as_chunks_mut::<CHUNK>().0;
+    let (most, together) = if L::ACCUMULATORS >= 16 { (8, 2) } else { (4, 1) };
+    let mut ahead = a.ahead.steps(weights.len().div_ceil(most) * (a.keys.len() / LANES).div_ceil(together));
     let mut head = 0;
     while head < weights.len() {
         let rest = &mut weights[head..];
         head += match rest.len() {
-            8.. if L::ACCUMULATORS >= 16 => scores_of::<L, 8>(l, a, head, rest),
-            4.. => scores_of::<L, 4>(l, a, head, rest),
-            _ => scores_of::<L, 1>(l, a, head, rest),
+            8.. if L::ACCUMULATORS >= 16 => scores_of::<L, 8>(l, a, head, &mut ahead, rest),
+            4.. => scores_of::<L, 4>(l, a, head, &mut ahead, rest),
+            _ => scores_of::<L, 1>(l, a, head, &mut ahead, rest),
         };
     }
 }
 
 #[inline(always)]
-fn scores_of<L: Lanes, const H: usize>(l: L, a: &Scores<'_>, head: usize, weights: &mut [[f32; CHUNK]]) -> usize {
+fn scores_of<L: Lanes, const H: usize>(
+    l: L,
+    a: &Scores<'_>,
+    head: usize,
+    ahead: &mut Steps,
+    weights: &mut [[f32; CHUNK]],
+) -> usize {
     let q = from_fn(|h| &a.q[(head + h) * a.head_dim..(head + h + 1) * a.head_dim]);
     let mut block = a.block;
     let together = if L::ACCUMULATORS >= 16 { 2 } else { 1 };
     for keys in a.keys.as_chunks::<LANES>().0.chunks(together * a.head_dim) {
         if keys.len() > a.head_dim {
             let (first, second) = keys.split_at(a.head_dim);
-            tile::<L, H, 2>(l, q, [first, second], a.scale, block, weights);
+            tile::<L, H, 2>(l, q, [first, second], a.scale, block, ahead, weights);
         } else {
-            tile::<L, H, 1>(l, q, [keys], a.scale, block, weights);
+            tile::<L, H, 1>(l, q, [keys], a.scale, block, ahead, weights);
         }
         block += together;
     }
@@ -96,15 +138,18 @@ fn tile<L: Lanes, const H: usize, const B: usize>(
     keys: [&[[f32; LANES]]; B],
     scale: f32,
     block: usize,
+    ahead: &mut Steps,
     weights: &mut [[f32; CHUNK]],
 ) {
     let head_dim = q[0].len();
     let mut acc = [[l.splat(0.0); B]; H];
+    let mut next = *ahead;
     let whole = head_dim / LANES;
     for part in 0..whole {
         let q = q.map(|q| &q.as_chunks::<LANES>().0[part]);
         let keys = keys.map(|keys| &keys.as_chunks::<LANES>().0[part]);
         for d in 0..LANES {
+            next.next(l);
             let keys: [L::V; B] = from_fn(|b| l.load(&keys[b][d]));
             for h in 0..H {
                 let q = l.splat(q[h][d]);
@@ -121,6 +166,7 @@ fn tile<L: Lanes, const H: usize, const B: usize>(
             }
         }
     }
+    *ahead = next;
     for (acc, weights) in acc.into_iter().zip(weights) {
         let blocks = weights.as_chunks_mut::<LANES>().0;
         for (b, acc) in acc.into_iter().enumerate() {
@@ -166,24 +212,33 @@ pub(crate) struct Weigh<'a> {
     pub block: usize,
     /// Positions of the chunk that the row sees.
     pub seen: Range<usize>,
+    pub ahead: Ahead,
 }
 
 /// Adds the values of the blocks, times their weights, to each head's record.
 #[inline(always)]
 pub(crate) fn weigh<L: Lanes>(l: L, a: &Weigh<'_>, records: &mut [f32]) {
     let group = a.weights.len() / CHUNK;
+    let (most, together) = if L::ACCUMULATORS >= 16 { (8, 2) } else { (4, 1) };
+    let mut ahead = a.ahead.steps(group.div_ceil(most) * (a.values.len() / LANES).div_ceil(together));
     let mut head = 0;
     while head < group {
         head += match group - head {
-            8.. if L::ACCUMULATORS >= 16 => weigh_of::<L, 8>(l, a, head, records),
-            4.. => weigh_of::<L, 4>(l, a, head, records),
-            _ => weigh_of::<L, 1>(l, a, head, records),
+            8.. if L::ACCUMULATORS >= 16 => weigh_of::<L, 8>(l, a, head, &mut ahead, records),
+            4.. => weigh_of::<L, 4>(l, a, head, &mut ahead, records),
+            _ => weigh_of::<L, 1>(l, a, head, &mut ahead, records),
         };
     }
 }
 
 #[inline(always)]
-fn weigh_of<L: Lanes, const H: usize>(l: L, a: &Weigh<'_>, head: usize, records: &mut [f32]) -> usize {
+fn weigh_of<L: Lanes, const H: usize>(
+    l: L,
+    a: &Weigh<'_>,
+    head: usize,
+    ahead: &mut Steps,
+    records: &mut [f32],
+) -> usize {
     let record_len = records.len() / (a.weights.len() / CHUNK);
     let parts = record_len / LANES - 1;
     let pairs = if L::ACCUMULATORS >= 16 { parts / 2 } else { 0 };
@@ -191,30 +246,32 @@ fn weigh_of<L: Lanes, const H: usize>(l: L, a: &Weigh<'_>, head: usize, records:
     let mut records: [&mut [[f32; LANES]]; H] =
         from_fn(|_| heads.next().map_or(&mut [][..], |record| record.as_chunks_mut::<LANES>().0));
     for pair in 0..pairs {
-        columns::<L, H, 2>(l, a, head, parts, 2 * pair, &mut records);
+        columns::<L, H, 2>(l, a, head, 2 * pair, ahead, &mut records);
     }
     for part in 2 * pairs..parts {
-        columns::<L, H, 1>(l, a, head, parts, part, &mut records);
+        columns::<L, H, 1>(l, a, head, part, ahead, &mut records);
     }
     H
 }
 
-/// H heads times C vectors of columns, of `parts` that a row has.
+/// H heads times C vectors of columns, from `part` on.
 #[inline(always)]
 fn columns<L: Lanes, const H: usize, const C: usize>(
     l: L,
     a: &Weigh<'_>,
     head: usize,
-    parts: usize,
     part: usize,
+    ahead: &mut Steps,
     records: &mut [&mut [[f32; LANES]]; H],
 ) {
     let Some(weights) = a.weights.as_chunks::<CHUNK>().0[head..].first_chunk::<H>() else { return };
     let mut acc: [[L::V; C]; H] = from_fn(|h| from_fn(|c| l.load(&records[h][part + c])));
-    let values = a.values.as_chunks::<LANES>().0;
+    let (values, parts) = (a.values.as_chunks::<LANES>().0, records[0].len() - 1);
+    let mut next = *ahead;
     let first = a.block * LANES;
     let (start, end) = (a.seen.start.max(first), a.seen.end.min(first + values.len() / parts).min(CHUNK));
     for p in start..end {
+        next.next(l);
         let at = (p - first) * parts + part;
         let values: [L::V; C] = from_fn(|c| l.load(&values[at..at + C][c]));
         for h in 0..H {
@@ -224,6 +281,7 @@ fn columns<L: Lanes, const H: usize, const C: usize>(
             }
         }
     }
+    *ahead = next;
     for h in 0..H {
         for c in 0..C {
             l.store(acc[h][c], &mut records[h][part + c]);

@@ -15,7 +15,7 @@ mod cache;
 mod kernels;
 
 pub use cache::{KvData, KvDataMut, KvLayout, store_keys, store_values};
-pub(crate) use kernels::{Rounded, Scores, Weigh, merge, scores, soften, weigh, widen, widen_codes};
+pub(crate) use kernels::{Ahead, Rounded, Scores, Weigh, merge, scores, soften, weigh, widen, widen_codes};
 
 use crate::dispatch::Kernels;
 use crate::lanes::LANES;
@@ -274,22 +274,34 @@ impl Job<'_> {
             seen.filter(move |(_, seen)| seen.start.max(positions.start) < seen.end.min(positions.end))
         };
 
-        for run in self.runs(chunk, &seen) {
+        let mut runs = self.runs(chunk, &seen).peekable();
+        while let Some(run) = runs.next() {
             let keys = self.widen(Side::Keys, head, chunk, run.clone(), widened);
+            let mut ahead = match runs.peek() {
+                Some(next) => self.ahead(Side::Keys, head, chunk, next),
+                None => self.runs(chunk, &seen).next().map_or(Ahead::of(keys), |first| self.ahead(Side::Values, head, chunk, &first)),
+            };
             for (i, _) in seeing(run.start * LANES..run.end * LANES) {
                 let start = ((rows.start + i) * heads + head) * width;
                 let (q, block) = (&self.a.q[start..start + width], run.start);
-                kernels.scores(&Scores { q, keys, head_dim, scale, block }, &mut weights[weights_of(i)]);
+                kernels.scores(&Scores { q, keys, head_dim, scale, block, ahead }, &mut weights[weights_of(i)]);
+                ahead = Ahead::of(&keys[..0]);
             }
         }
         for (i, seen) in seeing(0..CHUNK) {
             kernels.soften(&mut weights[weights_of(i)], seen.clone(), &mut part[part_of(i)]);
         }
-        for run in self.runs(chunk, &seen) {
+        let mut runs = self.runs(chunk, &seen).peekable();
+        while let Some(run) = runs.next() {
             let values = self.widen(Side::Values, head, chunk, run.clone(), widened);
+            let mut ahead = match runs.peek() {
+                Some(next) => self.ahead(Side::Values, head, chunk, next),
+                None => Ahead::of(&values[..0]),
+            };
             for (i, seen) in seeing(run.start * LANES..run.end * LANES) {
                 let (weights, block) = (&weights[weights_of(i)], run.start);
-                kernels.weigh(&Weigh { weights, values, block, seen: seen.clone() }, &mut part[part_of(i)]);
+                kernels.weigh(&Weigh { weights, values, block, seen: seen.clone(), ahead }, &mut part[part_of(i)]);
+                ahead = Ahead::of(&values[..0]);
             }
         }
     }
@@ -306,6 +318,22 @@ impl Job<'_> {
             start = run.end;
             (!run.is_empty()).then_some(run)
         })
+    }
+
+    fn ahead(&self, side: Side, head: usize, chunk: usize, run: &Range<usize>) -> Ahead {
+        let data = match side {
+            Side::Keys => self.a.keys,
+            Side::Values => self.a.values,
+        };
+        let ring = self.a.layout.slots / LANES;
+        let block = head * ring + (chunk * CHUNK / LANES + run.start) % ring;
+        let len = LANES * self.a.layout.row_len(side);
+        let range = block * len..(block + run.len()) * len;
+        match data {
+            KvData::F32(x) => Ahead::of(&x[range]),
+            KvData::F16(x) | KvData::BF16(x) => Ahead::of(&x[range]),
+            KvData::Q8 { codes, .. } => Ahead::of(&codes[range]),
+        }
     }
 
     /// A run of blocks of a chunk as f32: in `widened`, or where they are.

@@ -52,6 +52,11 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        // SAFETY: a hint, which reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+    #[inline(always)]
     fn store(self, v: V, to: &mut [f32; LANES]) {
         let p = to.as_mut_ptr();
         // SAFETY: see above; 16 f32 are writable at p.
