@@ -43,9 +43,13 @@ fn peak256() -> f64 {
 fn main() {
     let isa: Isa = std::env::args().nth(1).unwrap_or("avx512".into()).parse().unwrap();
     let kernels = Kernels::of(isa).unwrap();
-    let pool = Pool::new(1); let ws = Workspace::default();
+    let pool = Pool::new(1);
+    let ws = Workspace::default();
     let (heads, q_heads, dim) = (2, 32, 128);
     for depth in [1024, 8192, 32768] {
+        if std::env::args().nth(3).is_some_and(|r| r != depth.to_string()) {
+            continue;
+        }
         let layout = KvLayout::new(heads, dim, depth + 512);
         let mut keys = vec![0u16; layout.key_len()];
         let mut values = vec![0u16; layout.value_len()];
@@ -60,16 +64,27 @@ fn main() {
             store_values(layout, KvDataMut::F16(&mut values), p, &k);
         }
         for rows in [1, 5, 16, 512] {
+            if std::env::args().nth(2).is_some_and(|r| r != rows.to_string()) {
+                continue;
+            }
             if rows == 512 && depth == 32768 && isa == Isa::Scalar {
                 continue;
             }
             let q: Vec<f32> = (0..rows * q_heads * dim).map(|_| r() * 3.0).collect();
             let mut out = vec![0.0; q.len()];
             let visible: Vec<_> = (0..rows).map(|i| 0..depth + i + 1).collect();
-            let a = Attention { q: &q, q_heads, layout, keys: KvData::F16(&keys), values: KvData::F16(&values), scale: 0.088, visible: &visible };
+            let a = Attention {
+                q: &q,
+                q_heads,
+                layout,
+                keys: KvData::F16(&keys),
+                values: KvData::F16(&values),
+                scale: 0.088,
+                visible: &visible,
+            };
             let mut best = f64::MAX;
             let mut pk: f64 = 0.0;
-            let reps = if rows == 512 { 2 } else { 12 };
+            let reps = if rows == 512 { 2 } else { 60000 / depth * 16 / (rows + 1) + 5 };
             for _ in 0..reps {
                 pk = pk.max(unsafe { if isa == Isa::Avx512 { peak512() } else { peak256() } });
                 let t = cpu();
@@ -78,7 +93,13 @@ fn main() {
             }
             let keys: usize = visible.iter().map(|v| v.len()).sum();
             let macs = keys as f64 * (q_heads * dim * 2) as f64;
-            println!("{isa} depth {depth:6} rows {rows:4}: {:8.1} us per row x 1024 keys, {:5.1} GMAC/s, {:.1}% of peak {:.1}", best * 1e6 / keys as f64 * 1024.0, macs / best * 1e-9, macs / best / pk * 100.0, pk * 1e-9);
+            println!(
+                "{isa} depth {depth:6} rows {rows:4}: {:8.1} us per row x 1024 keys, {:5.1} GMAC/s, {:.1}% of peak {:.1}",
+                best * 1e6 / keys as f64 * 1024.0,
+                macs / best * 1e-9,
+                macs / best / pk * 100.0,
+                pk * 1e-9
+            );
         }
     }
 }

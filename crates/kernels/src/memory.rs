@@ -14,6 +14,8 @@ unsafe impl Zero for f32 {}
 unsafe impl Zero for u16 {}
 // SAFETY: zero bits are 0.
 unsafe impl Zero for u8 {}
+// SAFETY: zero bits are 0.
+unsafe impl Zero for i8 {}
 
 /// `len` zeros, or `None` where the system has no such memory. Pages are taken from the system as they are first written.
 pub fn zeros<T: Zero>(len: usize) -> Option<Vec<T>> {

@@ -81,7 +81,7 @@ impl Steps {
 
 /// One row's query heads and some blocks of keys.
 pub(crate) struct Scores<'a> {
-    pub q: &'a [f32],               // (group, head_dim)
+    pub q: &'a [f32],    // (group, head_dim)
     pub keys: &'a [f32], // (blocks, head_dim, 16)
     pub head_dim: usize,
     pub scale: f32,
@@ -206,8 +206,8 @@ pub(crate) fn soften<L: Lanes>(l: L, weights: &mut [f32], seen: Range<usize>, re
 
 /// One row's weights and some blocks of values.
 pub(crate) struct Weigh<'a> {
-    pub weights: &'a [f32],           // (group, CHUNK)
-    pub values: &'a [f32], // (blocks, 16, stride)
+    pub weights: &'a [f32], // (group, CHUNK)
+    pub values: &'a [f32],  // (blocks, 16, stride)
     /// The first block's index in the chunk.
     pub block: usize,
     /// Positions of the chunk that the row sees.

@@ -30,7 +30,7 @@ pub const CHUNK: usize = 256;
 /// Rows that share what a task widens. Their scores of a chunk stay in the second-level cache.
 const ROWS: usize = 8;
 /// Blocks of sixteen positions that are widened at a time: with 128 elements a head, a third of the nearest cache.
-const BLOCKS: usize = 4;
+const BLOCKS: usize = 2;
 /// Multiplications below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 17;
 /// Elements of the parts that wait to be merged, about.
@@ -279,7 +279,10 @@ impl Job<'_> {
             let keys = self.widen(Side::Keys, head, chunk, run.clone(), widened);
             let mut ahead = match runs.peek() {
                 Some(next) => self.ahead(Side::Keys, head, chunk, next),
-                None => self.runs(chunk, &seen).next().map_or(Ahead::of(keys), |first| self.ahead(Side::Values, head, chunk, &first)),
+                None => self
+                    .runs(chunk, &seen)
+                    .next()
+                    .map_or(Ahead::of(keys), |first| self.ahead(Side::Values, head, chunk, &first)),
             };
             for (i, _) in seeing(run.start * LANES..run.end * LANES) {
                 let start = ((rows.start + i) * heads + head) * width;
