@@ -3,7 +3,7 @@
 //! Both lie in blocks of sixteen positions. A block of keys has a lane for each position, so that a score needs no sum across
 //! lanes; a block of values has a row for each, so that a weight is multiplied with a part of a row.
 
-use super::Rounded;
+use super::{Ahead, BLOCKS, CHUNK, Rounded};
 use crate::dispatch::Kernels;
 use crate::lanes::{BF16, Element, F16, F32, LANES};
 use std::ops::Range;
@@ -58,6 +58,54 @@ impl KvLayout {
             Side::Values => self.value_stride(),
         }
     }
+
+    /// The positions of a chunk, counted from its first, in pieces of up to [`BLOCKS`] whole blocks that lie together.
+    pub(super) fn runs(
+        self,
+        side: Side,
+        head: usize,
+        chunk: usize,
+        positions: Range<usize>,
+    ) -> impl Iterator<Item = Run> {
+        let ring = self.slots / LANES;
+        let first = chunk * CHUNK / LANES;
+        let (mut block, end) = (positions.start / LANES, positions.end.div_ceil(LANES));
+        std::iter::from_fn(move || {
+            let slot = (first + block) % ring;
+            let count = BLOCKS.min(end - block).min(ring - slot);
+            let start = head * ring + slot;
+            let run = Run { side, block, stored: start..start + count, block_len: LANES * self.row_len(side) };
+            block += count;
+            (count > 0).then_some(run)
+        })
+    }
+}
+
+/// Blocks that lie together.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub side: Side,
+    /// The first block, counted from the first of the chunk.
+    pub block: usize,
+    /// The same blocks, counted over all that is stored.
+    stored: Range<usize>,
+    /// Elements of a block.
+    block_len: usize,
+}
+
+impl Run {
+    /// The positions, counted from the first of the chunk.
+    pub fn positions(&self) -> Range<usize> {
+        self.block * LANES..(self.block + self.stored.len()) * LANES
+    }
+
+    fn elements(&self) -> Range<usize> {
+        self.stored.start * self.block_len..self.stored.end * self.block_len
+    }
+
+    fn scales(&self) -> Range<usize> {
+        self.stored.start * LANES..self.stored.end * LANES
+    }
 }
 
 /// Keys or values, in the type they are stored as.
@@ -109,20 +157,32 @@ impl<'a> KvData<'a> {
         assert!(len == expected && scales == layout.scale_len(), "{side:?}: {len} elements, {scales} scales");
     }
 
-    /// A run of blocks, counted over all heads, as f32: in `to`, or where they are.
-    pub(super) fn widen(self, kernels: &Kernels, side: Side, run: Range<usize>, to: &'a mut [f32]) -> &'a [f32] {
-        let block = to.len() / run.len();
-        let range = run.start * block..run.end * block;
+    /// A run as f32: in `to`, or where it is.
+    pub(super) fn widen<'s>(self, kernels: &Kernels, run: &Run, to: &'s mut [f32]) -> &'s [f32]
+    where
+        'a: 's,
+    {
+        let elements = run.elements();
+        let to = &mut to[..elements.len()];
         match self {
-            KvData::F32(data) => return &data[range],
-            KvData::F16(data) => kernels.widen_f16(&data[range], to),
-            KvData::BF16(data) => kernels.widen_bf16(&data[range], to),
+            KvData::F32(data) => return &data[elements],
+            KvData::F16(data) => kernels.widen_f16(&data[elements], to),
+            KvData::BF16(data) => kernels.widen_bf16(&data[elements], to),
             KvData::Q8 { codes, scales } => {
-                let (codes, scales) = (&codes[range], &scales[run.start * LANES..run.end * LANES]);
-                kernels.widen_q8(&Rounded { codes, scales, by_lane: side == Side::Keys }, to);
+                let (codes, scales) = (&codes[elements], &scales[run.scales()]);
+                kernels.widen_q8(&Rounded { codes, scales, by_lane: run.side == Side::Keys }, to);
             }
         }
         to
+    }
+
+    /// Where a run is.
+    pub(super) fn ahead(self, run: &Run) -> Ahead {
+        match self {
+            KvData::F32(data) => Ahead::of(&data[run.elements()]),
+            KvData::F16(data) | KvData::BF16(data) => Ahead::of(&data[run.elements()]),
+            KvData::Q8 { codes, .. } => Ahead::of(&codes[run.elements()]),
+        }
     }
 }
 

@@ -274,87 +274,39 @@ impl Job<'_> {
             seen.filter(move |(_, seen)| seen.start.max(positions.start) < seen.end.min(positions.end))
         };
 
-        let mut runs = self.runs(chunk, &seen).peekable();
+        let start = seeing(0..CHUNK).map(|(_, seen)| seen.start).min().unwrap_or(0);
+        let end = seeing(0..CHUNK).map(|(_, seen)| seen.end).max().unwrap_or(0);
+        let runs = |side: Side| self.a.layout.runs(side, head, chunk, start..end);
+        let mut runs = runs(Side::Keys).chain(runs(Side::Values)).peekable();
         while let Some(run) = runs.next() {
-            let keys = self.widen(Side::Keys, head, chunk, run.clone(), widened);
-            let mut ahead = match runs.peek() {
-                Some(next) => self.ahead(Side::Keys, head, chunk, next),
-                None => self
-                    .runs(chunk, &seen)
-                    .next()
-                    .map_or(Ahead::of(keys), |first| self.ahead(Side::Values, head, chunk, &first)),
-            };
-            for (i, _) in seeing(run.start * LANES..run.end * LANES) {
-                let start = ((rows.start + i) * heads + head) * width;
-                let (q, block) = (&self.a.q[start..start + width], run.start);
-                kernels.scores(&Scores { q, keys, head_dim, scale, block, ahead }, &mut weights[weights_of(i)]);
-                ahead = Ahead::of(&keys[..0]);
-            }
-        }
-        for (i, seen) in seeing(0..CHUNK) {
-            kernels.soften(&mut weights[weights_of(i)], seen.clone(), &mut part[part_of(i)]);
-        }
-        let mut runs = self.runs(chunk, &seen).peekable();
-        while let Some(run) = runs.next() {
-            let values = self.widen(Side::Values, head, chunk, run.clone(), widened);
-            let mut ahead = match runs.peek() {
-                Some(next) => self.ahead(Side::Values, head, chunk, next),
-                None => Ahead::of(&values[..0]),
-            };
-            for (i, seen) in seeing(run.start * LANES..run.end * LANES) {
-                let (weights, block) = (&weights[weights_of(i)], run.start);
-                kernels.weigh(&Weigh { weights, values, block, seen: seen.clone(), ahead }, &mut part[part_of(i)]);
-                ahead = Ahead::of(&values[..0]);
+            let blocks = self.data(run.side).widen(kernels, &run, widened);
+            let nothing = Ahead::of(&blocks[..0]);
+            let mut ahead = runs.peek().map_or(nothing, |next| self.data(next.side).ahead(next));
+            for (i, seen) in seeing(run.positions()) {
+                let weights = &mut weights[weights_of(i)];
+                let (block, part) = (run.block, &mut part[part_of(i)]);
+                match run.side {
+                    Side::Keys => {
+                        let start = ((rows.start + i) * heads + head) * width;
+                        let q = &self.a.q[start..start + width];
+                        kernels.scores(&Scores { q, keys: blocks, head_dim, scale, block, ahead }, weights);
+                        if seen.end <= run.positions().end {
+                            kernels.soften(weights, seen.clone(), part);
+                        }
+                    }
+                    Side::Values => {
+                        kernels.weigh(&Weigh { weights, values: blocks, block, seen: seen.clone(), ahead }, part);
+                    }
+                }
+                ahead = nothing;
             }
         }
     }
 
-    /// Runs of blocks of a chunk, counted from its first, that lie in one piece and hold all that is seen.
-    fn runs(&self, chunk: usize, seen: &[Range<usize>]) -> impl Iterator<Item = Range<usize>> + use<> {
-        let seen = || seen.iter().filter(|seen| !seen.is_empty());
-        let mut start = seen().map(|seen| seen.start).min().unwrap_or(0) / LANES;
-        let end = seen().map(|seen| seen.end).max().unwrap_or(0).div_ceil(LANES);
-        let (first, ring) = (chunk * CHUNK / LANES, self.a.layout.slots / LANES);
-        std::iter::from_fn(move || {
-            let wrap = (first + start) / ring * ring + ring - first;
-            let run = start..end.min(start + BLOCKS).min(wrap);
-            start = run.end;
-            (!run.is_empty()).then_some(run)
-        })
-    }
-
-    fn ahead(&self, side: Side, head: usize, chunk: usize, run: &Range<usize>) -> Ahead {
-        let data = match side {
+    fn data(&self, side: Side) -> KvData<'_> {
+        match side {
             Side::Keys => self.a.keys,
             Side::Values => self.a.values,
-        };
-        let ring = self.a.layout.slots / LANES;
-        let block = head * ring + (chunk * CHUNK / LANES + run.start) % ring;
-        let len = LANES * self.a.layout.row_len(side);
-        let range = block * len..(block + run.len()) * len;
-        match data {
-            KvData::F32(x) => Ahead::of(&x[range]),
-            KvData::F16(x) | KvData::BF16(x) => Ahead::of(&x[range]),
-            KvData::Q8 { codes, .. } => Ahead::of(&codes[range]),
         }
-    }
-
-    /// A run of blocks of a chunk as f32: in `widened`, or where they are.
-    fn widen<'s>(
-        &'s self,
-        side: Side,
-        head: usize,
-        chunk: usize,
-        run: Range<usize>,
-        widened: &'s mut [f32],
-    ) -> &'s [f32] {
-        let data = match side {
-            Side::Keys => self.a.keys,
-            Side::Values => self.a.values,
-        };
-        let ring = self.a.layout.slots / LANES;
-        let block = head * ring + (chunk * CHUNK / LANES + run.start) % ring;
-        let len = run.len() * LANES * self.a.layout.row_len(side);
-        data.widen(self.kernels, side, block..block + run.len(), &mut widened[..len])
     }
 }
