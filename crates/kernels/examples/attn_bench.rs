@@ -43,7 +43,8 @@ fn peak256() -> f64 {
 fn main() {
     let isa: Isa = std::env::args().nth(1).unwrap_or("avx512".into()).parse().unwrap();
     let kernels = Kernels::of(isa).unwrap();
-    let pool = Pool::new(1);
+    let threads: usize = std::env::args().nth(4).map_or(1, |t| t.parse().unwrap());
+    let pool = Pool::new(threads);
     let ws = Workspace::default();
     let (heads, q_heads, dim) = (2, 32, 128);
     for depth in [1024, 8192, 32768] {
@@ -87,9 +88,9 @@ fn main() {
             let reps = if rows == 512 { 2 } else { 60000 / depth * 16 / (rows + 1) + 5 };
             for _ in 0..reps {
                 pk = pk.max(unsafe { if isa == Isa::Avx512 { peak512() } else { peak256() } });
-                let t = cpu();
+                let (t, w) = (cpu(), std::time::Instant::now());
                 attend(kernels, &pool, &ws, &a, &mut out);
-                best = best.min(cpu() - t);
+                best = best.min(if threads == 1 { cpu() - t } else { w.elapsed().as_secs_f64() });
             }
             let keys: usize = visible.iter().map(|v| v.len()).sum();
             let macs = keys as f64 * (q_heads * dim * 2) as f64;

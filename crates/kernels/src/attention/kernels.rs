@@ -46,6 +46,11 @@ pub(crate) fn widen_codes<L: Lanes>(l: L, a: &Rounded<'_>, to: &mut [f32]) {
     }
 }
 
+/// Heads and vectors that are multiplied with each other at a time: as many accumulators as the registers hold.
+const fn shape<L: Lanes>() -> (usize, usize) {
+    if L::ACCUMULATORS >= 16 { (8, 2) } else { (4, 1) }
+}
+
 /// Memory that will be read next. Kernels ask for it bit by bit as they go: what is stored is read in bursts, between which
 /// the memory would be idle.
 #[derive(Clone, Copy)]
@@ -65,6 +70,7 @@ impl Ahead {
     }
 }
 
+/// Where the next step asks, and how far it is to the one after.
 #[derive(Clone, Copy)]
 struct Steps {
     at: *const u8,
@@ -72,6 +78,7 @@ struct Steps {
 }
 
 impl Steps {
+    /// Every kernel calls this once for each vector that it loads, or pair of vectors.
     #[inline(always)]
     fn next<L: Lanes>(&mut self, l: L) {
         l.prefetch(self.at);
@@ -94,13 +101,13 @@ pub(crate) struct Scores<'a> {
 #[inline(always)]
 pub(crate) fn scores<L: Lanes>(l: L, a: &Scores<'_>, weights: &mut [f32]) {
     let weights = weights.as_chunks_mut::<CHUNK>().0;
-    let (most, together) = if L::ACCUMULATORS >= 16 { (8, 2) } else { (4, 1) };
-    let mut ahead = a.ahead.steps(weights.len().div_ceil(most) * (a.keys.len() / LANES).div_ceil(together));
+    let (heads, vectors) = shape::<L>();
+    let mut ahead = a.ahead.steps(weights.len().div_ceil(heads) * (a.keys.len() / LANES).div_ceil(vectors));
     let mut head = 0;
     while head < weights.len() {
         let rest = &mut weights[head..];
         head += match rest.len() {
-            8.. if L::ACCUMULATORS >= 16 => scores_of::<L, 8>(l, a, head, &mut ahead, rest),
+            8.. if heads == 8 => scores_of::<L, 8>(l, a, head, &mut ahead, rest),
             4.. => scores_of::<L, 4>(l, a, head, &mut ahead, rest),
             _ => scores_of::<L, 1>(l, a, head, &mut ahead, rest),
         };
@@ -117,7 +124,7 @@ fn scores_of<L: Lanes, const H: usize>(
 ) -> usize {
     let q = from_fn(|h| &a.q[(head + h) * a.head_dim..(head + h + 1) * a.head_dim]);
     let mut block = a.block;
-    let together = if L::ACCUMULATORS >= 16 { 2 } else { 1 };
+    let (_, together) = shape::<L>();
     for keys in a.keys.as_chunks::<LANES>().0.chunks(together * a.head_dim) {
         if keys.len() > a.head_dim {
             let (first, second) = keys.split_at(a.head_dim);
@@ -219,12 +226,12 @@ pub(crate) struct Weigh<'a> {
 #[inline(always)]
 pub(crate) fn weigh<L: Lanes>(l: L, a: &Weigh<'_>, records: &mut [f32]) {
     let group = a.weights.len() / CHUNK;
-    let (most, together) = if L::ACCUMULATORS >= 16 { (8, 2) } else { (4, 1) };
-    let mut ahead = a.ahead.steps(group.div_ceil(most) * (a.values.len() / LANES).div_ceil(together));
+    let (heads, vectors) = shape::<L>();
+    let mut ahead = a.ahead.steps(group.div_ceil(heads) * (a.values.len() / LANES).div_ceil(vectors));
     let mut head = 0;
     while head < group {
         head += match group - head {
-            8.. if L::ACCUMULATORS >= 16 => weigh_of::<L, 8>(l, a, head, &mut ahead, records),
+            8.. if heads == 8 => weigh_of::<L, 8>(l, a, head, &mut ahead, records),
             4.. => weigh_of::<L, 4>(l, a, head, &mut ahead, records),
             _ => weigh_of::<L, 1>(l, a, head, &mut ahead, records),
         };
@@ -241,7 +248,7 @@ fn weigh_of<L: Lanes, const H: usize>(
 ) -> usize {
     let record_len = records.len() / (a.weights.len() / CHUNK);
     let parts = record_len / LANES - 1;
-    let pairs = if L::ACCUMULATORS >= 16 { parts / 2 } else { 0 };
+    let pairs = if shape::<L>().1 == 2 { parts / 2 } else { 0 };
     let mut heads = records[head * record_len..].chunks_exact_mut(record_len);
     let mut records: [&mut [[f32; LANES]]; H] =
         from_fn(|_| heads.next().map_or(&mut [][..], |record| record.as_chunks_mut::<LANES>().0));
