@@ -277,10 +277,10 @@ fn columns<L: Lanes, const H: usize, const C: usize>(
     let mut next = *ahead;
     let first = a.block * LANES;
     let (start, end) = (a.seen.start.max(first), a.seen.end.min(first + values.len() / parts).min(CHUNK));
-    for p in start..end {
+    let rows = values[(start - first) * parts..].chunks_exact(parts);
+    for (p, row) in (start..end).zip(rows) {
         next.next(l);
-        let at = (p - first) * parts + part;
-        let values: [L::V; C] = from_fn(|c| l.load(&values[at..at + C][c]));
+        let values: [L::V; C] = from_fn(|c| l.load(&row[part..part + C][c]));
         for h in 0..H {
             let weight = l.splat(weights[h][p]);
             for c in 0..C {
