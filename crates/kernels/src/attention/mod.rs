@@ -7,7 +7,7 @@
 //! does not see are left out, not weighed with zero. Nothing depends on how many rows are computed together, on the
 //! ring a cache lives in, or on the threads: prefill, decode and verification of a block give the same bits.
 //!
-//! The work is cut into tasks of up to [`ROWS`] rows, one key head, and one chunk or all of them. A task widens sixteen or
+//! The work is cut into tasks of up to eight rows, one key head, and one chunk or all of them. A task widens sixteen or
 //! thirty-two positions at a time to f32, in the nearest cache, and multiplies them with every query head of every of its
 //! rows: stored types are widened once for all of these, and only widening knows the types.
 
