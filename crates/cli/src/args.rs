@@ -144,7 +144,7 @@ pub struct MemoryArgs {
     /// Tokens that prompt and answer may have together [default: the model's limit, also for 0]
     #[arg(short, long, value_name = "N")]
     pub ctx_size: Option<u32>,
-    /// How keys are stored: f32 or f16 [also: -ctk] [default: f32 for nano and f32 checkpoints, else f16]
+    /// How keys are stored: f32, f16, bf16 or q8 [also: -ctk] [default: f32 for nano and f32 checkpoints, else f16]
     #[arg(long, value_name = "TYPE")]
     pub cache_type_k: Option<KvType>,
     /// How values are stored [also: -ctv] [default: f32 for nano and f32 checkpoints, else f16]

@@ -77,8 +77,8 @@ pub struct CacheSizes {
 
 impl CacheSizes {
     pub(crate) fn of(text: &TextConfig, geometry: Geometry, types: KvTypes, drafter: Option<&Bound>) -> Self {
-        let elements = text.num_key_value_heads as u64 * text.head_dim as u64;
-        let per_position = elements * (types.keys.size() + types.values.size()) as u64;
+        let of_a_head = types.keys.head_bytes(text.head_dim) + types.values.head_bytes(text.head_dim);
+        let per_position = text.num_key_value_heads as u64 * of_a_head as u64;
         let (mut full, mut sliding) = (0u64, 0u64);
         for layer in &text.layers {
             let positions = positions_needed(layer.span, geometry.positions(), geometry.widest()) as u64;

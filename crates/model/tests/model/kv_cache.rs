@@ -1,6 +1,6 @@
 //! Going back: a cache that was cut equals one that never went further.
 
-use crate::support::{F16, F32};
+use crate::support::{F32, KINDS};
 use crate::support::{Golden, backend, bits, load};
 use glimmer_backend::{Backend, CpuBackend};
 use glimmer_model::muse::{MuseText, TextCache};
@@ -18,7 +18,7 @@ fn a_cut_cache_decodes_like_a_fresh_one() {
         let model = load(&b, &format!("fixtures/{name}"));
         let golden = Golden::open(&format!("fixtures/{name}_expected.safetensors"));
         let ids: Vec<u32> = golden.ids("input_ids").into_iter().cycle().take(120).collect();
-        for keys in [F32, F16] {
+        for keys in KINDS {
             // `start` lets the block begin before, at and behind the window's edge and the ring's.
             for start in [1, 8, 15, 16, 17, 23, 24, 40, 63] {
                 for kept in 0..=block {
