@@ -58,7 +58,6 @@ fn what_cannot_be_measured_is_refused_by_name() {
         (&["--widths", "9", "-b", "8"], &["--widths", "9", "1 to 8"]),
         (&["--widths", ""], &["--widths"]),
         (&["--depth", "4000"], &["--depth is 4000", "at most 3584", "4096"]),
-        (&["--depth", "400", "-c", "600"], &["--depth is 400", "at most 88", "--ctx-size"]),
         (&["--prefill", "5000"], &["--prefill", "5000", "4096"]),
         (&["--iterations", "0"], &["--iterations"]),
         (&["--seconds", "-1"], &["--seconds"]),
