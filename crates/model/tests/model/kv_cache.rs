@@ -70,3 +70,30 @@ fn a_cache_says_where_it_cannot_go_back_to() {
     assert!(again == step(&b, &model, &mut fresh, &[7; 8]));
     cache.truncate(3).unwrap();
 }
+
+#[test]
+fn a_filled_cache_goes_on_like_one_that_was_written() {
+    let b = backend();
+    let model = load(&b, "fixtures/muse-tiny-bf16"); // window 16
+    let filled = |widest: usize, depth: usize| {
+        let mut cache = model.cache(&b, 400, widest, F16).unwrap();
+        // With all keys alike, what is attended to is their common value, however many a ring keeps.
+        model.fill(&b, &mut cache, depth, &mut || 0.5);
+        cache
+    };
+    for depth in [0, 5, 16, 23, 100, 392] {
+        let expected = step(&b, &model, &mut filled(8, depth), &[5, 6, 7]);
+        let mut cache = filled(60, depth);
+        assert_eq!(cache.len(), depth);
+        assert!(step(&b, &model, &mut cache, &[5, 6, 7]) == expected, "depth {depth}");
+        cache.truncate(depth).unwrap();
+        assert!(step(&b, &model, &mut cache, &[5, 6, 7]) == expected, "depth {depth}, again");
+    }
+    // What it no longer holds, 0..77, it does not pretend to hold.
+    let mut cache = filled(8, 100);
+    assert_eq!(cache.truncate(91).unwrap_err().shortest, 92);
+    cache.truncate(92).unwrap();
+    // Over what it held before.
+    model.fill(&b, &mut cache, 30, &mut || 0.5);
+    assert!(step(&b, &model, &mut cache, &[9]) == step(&b, &model, &mut filled(8, 30), &[9]));
+}
