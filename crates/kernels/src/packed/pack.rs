@@ -120,7 +120,7 @@ fn nibbles(codes: &Codes, lines: &mut [u8]) {
     for (row, codes) in codes.iter().enumerate() {
         for (line, &eight) in lines.iter_mut().zip(codes.as_chunks::<8>().0) {
             let eight = u64::from_le_bytes(eight) & 0x0f0f_0f0f_0f0f_0f0f;
-            let word = eight as u32 | (eight >> 32) as u32 * 16;
+            let word = eight as u32 | (eight >> 28) as u32;
             line[4 * row..4 * row + 4].copy_from_slice(&word.to_le_bytes());
         }
     }
