@@ -92,8 +92,7 @@ impl Rows<'_> {
     ) -> Result<WeightView<'a>, Error> {
         assert!(rows.start <= rows.end && rows.end <= self.shape[0], "rows {rows:?} of {}", self.shape[0]);
         let (encoding, order) = (self.info.encoding, self.info.layout.order());
-        let row = encoding.sizes(self.shape[1]).unwrap_or_default();
-        let Sizes { codes, scales, biases } = row;
+        let Sizes { codes, scales, biases } = encoding.sizes(self.shape[1]).unwrap_or_default();
         scratch.shape = [rows.len(), self.shape[1]];
         let buffers = [&mut scratch.codes, &mut scratch.scales, &mut scratch.biases];
         for ((part, len), to) in parts.iter().zip([codes, scales, biases]).zip(buffers) {
