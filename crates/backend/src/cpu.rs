@@ -10,7 +10,8 @@ use glimmer_kernels::attention::{self, Attention, KvData, KvLayout};
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::isa::Isa;
 use glimmer_kernels::lanes::{F16, F32};
-use glimmer_kernels::memory;
+use glimmer_kernels::limits::{self, Limits};
+use glimmer_kernels::memory::Buffer;
 use glimmer_kernels::packed::{Activations, Packed};
 use glimmer_kernels::pool::Pool;
 use glimmer_kernels::rope::Rotation;
@@ -60,6 +61,16 @@ impl CpuBackend {
         self.pool.threads()
     }
 
+    /// A buffer to measure the memory with, of about so many bytes; `None` where there is no such memory.
+    pub fn buffer(&self, bytes: usize) -> Option<limits::Buffer> {
+        limits::Buffer::new(&self.pool, bytes)
+    }
+
+    /// Measures once what the machine can do at most, with the threads and the instruction set in use.
+    pub fn limits(&self, buffer: &limits::Buffer) -> Limits {
+        Limits::measure(self.kernels, &self.pool, buffer)
+    }
+
     /// The instruction set in use.
     pub fn isa(&self) -> Isa {
         self.kernels.isa()
@@ -100,16 +111,16 @@ pub struct KvStore {
 }
 
 enum KvBuffer {
-    F32(Vec<f32>),
-    F16(Vec<u16>),
+    F32(Buffer<f32>),
+    F16(Buffer<u16>),
 }
 
 impl KvBuffer {
     fn zeros(kind: KvType, len: usize) -> Result<Self, BackendError> {
         let memory = BackendError::Memory { what: "the KV cache", bytes: len.saturating_mul(kind.size()) };
         match kind {
-            KvType::F32 => memory::zeros(len).map(KvBuffer::F32),
-            KvType::F16 => memory::zeros(len).map(KvBuffer::F16),
+            KvType::F32 => Buffer::zeros(len).map(KvBuffer::F32),
+            KvType::F16 => Buffer::zeros(len).map(KvBuffer::F16),
         }
         .ok_or(memory)
     }
@@ -149,6 +160,11 @@ impl Backend for CpuBackend {
         let keys = KvBuffer::zeros(spec.types.keys, layout.key_len())?;
         let values = KvBuffer::zeros(spec.types.values, layout.value_len())?;
         Ok(KvStore { layout, keys, values })
+    }
+
+    fn tensor(&self, rows: usize, cols: usize, values: Vec<f32>) -> Tensor {
+        assert_eq!(values.len(), rows * cols, "values of a tensor");
+        Tensor::new(rows, cols, values)
     }
 
     fn read(&self, x: &Tensor) -> Vec<f32> {

@@ -9,6 +9,7 @@ mod cpu;
 
 pub use cpu::{CpuBackend, CpuOptions};
 pub use glimmer_kernels::isa::Isa;
+pub use glimmer_kernels::limits::{Buffer, Limits};
 
 use glimmer_encoding::{Encoding, RowSource};
 use std::fmt;
@@ -197,6 +198,8 @@ pub trait Backend: Send + Sync + 'static {
     /// An empty cache, every slot zero.
     fn kv_store(&self, spec: KvSpec) -> Result<Self::KvStore, BackendError>;
 
+    /// A tensor of these values, row by row.
+    fn tensor(&self, rows: usize, cols: usize, values: Vec<f32>) -> Self::Tensor;
     /// The values of a tensor, row by row.
     fn read(&self, x: &Self::Tensor) -> Vec<f32>;
     /// (rows, cols)

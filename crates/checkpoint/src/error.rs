@@ -17,7 +17,13 @@ pub enum Error {
         /// The path.
         path: String,
     },
-    /// The system refused to read. The cause is part of the message, and so not also a `source` of the error.
+    /// Something is at the path that was to be written.
+    #[error("{path}: exists already, and nothing is overwritten")]
+    Exists {
+        /// The path.
+        path: String,
+    },
+    /// The system refused to read or to write. The cause is part of the message, and so not also a `source` of the error.
     #[error("{file}: {cause}")]
     Io {
         /// The file or directory.

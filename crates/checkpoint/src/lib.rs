@@ -38,6 +38,7 @@ mod rows;
 mod safetensors;
 mod source;
 mod tensor;
+pub mod write;
 
 pub use checkpoint::Checkpoint;
 pub use cursor::Cursor;

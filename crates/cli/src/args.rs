@@ -5,9 +5,11 @@ use crate::{flags, terminal};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, value_parser};
 use glimmer_engine::chat::message::{ReasoningStrength, RequestedStrength};
+use glimmer_engine::synth::{Container, Shape, StoredAs};
 use glimmer_engine::{ActivationType, Isa, KvType};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Runs Muse-Glimmer on this machine: exactly, and with a drafter faster
 #[derive(Parser, Debug)]
@@ -25,6 +27,12 @@ pub enum Command {
     Generate(Box<RunArgs>),
     /// Says what a checkpoint is, what memory it needs, and whether a drafter fits it
     Inspect(InspectArgs),
+    /// Measures how fast a model runs here
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Writes a synthetic checkpoint: random weights in the container and encoding of a real one
+    #[command(hide = true)]
+    Synth(SynthArgs),
     /// Prints a completion script
     Completions {
         /// The shell that is to read it
@@ -255,6 +263,90 @@ pub struct InspectArgs {
     pub json: bool,
 }
 
+#[derive(Subcommand, Debug)]
+pub enum Bench {
+    /// Times single forward passes of several widths beside the machine's own limits
+    Step(Box<StepArgs>),
+}
+
+/// Each pass is of the target alone, with the logits of all its rows, after --depth positions of random keys and values.
+/// Passes of all widths take turns, so that whatever disturbs the machine disturbs all alike. cpu ms is the processor time of
+/// the whole process during a pass, all threads added up.
+#[derive(Args, Debug)]
+pub struct StepArgs {
+    /// The checkpoint's directory or .gguf file, or nano for the one inside this program
+    #[arg(value_name = "MODEL", required_unless_present = "model", conflicts_with = "model")]
+    pub first: Option<OsString>,
+    #[arg(short = 'm', long, hide = true)]
+    pub model: Option<OsString>,
+    /// Rows of the passes
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "1,2,3,4,5,6,8,16",
+        value_parser = value_parser!(u32).range(1..)
+    )]
+    pub widths: Vec<u32>,
+    /// Positions in the cache before each pass
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    pub depth: u32,
+    /// Tokens of a prompt to time, with the last row's logits; 0 for none
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    pub prefill: u32,
+    /// Tokens to decode one after the other; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub decode: u32,
+    /// The fewest passes of each width
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..))]
+    pub iterations: u32,
+    /// Goes on for so long
+    #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
+    pub seconds: Duration,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+    /// Threads [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Instruction set
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub isa: Option<Isa>,
+    /// What activations are multiplied as: auto, int8 or f32 [default: auto, int8 for quantized weights]
+    #[arg(long, value_name = "TYPE", default_value = "auto", hide_default_value = true)]
+    pub activations: ActivationType,
+    /// Decides tokens, keys and values
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Adds a line for each width to DIR/ARCH/DATE.csv
+    #[arg(long, value_name = "DIR")]
+    pub record: Option<PathBuf>,
+    /// Prints one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct SynthArgs {
+    /// Its size: tiny, mid or full
+    #[arg(long, value_name = "NAME")]
+    pub shape: Shape,
+    /// How matrices are stored: q4_k, q8_0, affine4g64, mxfp4, bf16, ...
+    #[arg(long, value_name = "NAME")]
+    pub encoding: StoredAs,
+    /// gguf, hf or mlx [default: the encoding's own, for floats hf]
+    #[arg(long, value_name = "NAME")]
+    pub container: Option<Container>,
+    /// The drafter for the target of this shape
+    #[arg(long)]
+    pub drafter: bool,
+    /// Decides every weight
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// The file or directory to write, which must not exist
+    #[arg(short, long, value_name = "PATH")]
+    pub out: PathBuf,
+}
+
 /// Reads the command line. `None`: the answer was printed already.
 pub fn parse(typed: impl IntoIterator<Item = OsString>) -> Outcome<Option<Cli>> {
     let known = flags::Known::of(&Cli::command());
@@ -313,6 +405,10 @@ fn repetition_penalty(text: &str) -> Result<f32, String> {
 
 fn penalty(text: &str) -> Result<f32, String> {
     number(text, |x| (-2.0..=2.0).contains(&x), "-2 to 2")
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    number(text, |x| (0.0..=86_400.0).contains(&x), "0 to 86400").map(Duration::from_secs_f32)
 }
 
 fn seed(text: &str) -> Result<Seed, String> {

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod conversation;
 mod failure;
 mod flags;
@@ -15,6 +16,7 @@ mod prompt;
 mod repl;
 mod run;
 mod signals;
+mod synth;
 mod terminal;
 
 use args::{Cli, Command};
@@ -44,6 +46,8 @@ fn perform() -> Outcome {
             run::run(&plan::run(*args, &around, plan::Manner::OneShot)?, &around, &interrupt)
         }
         Command::Inspect(args) => inspect::inspect(&plan::inspect(args)?),
+        Command::Bench(args::Bench::Step(args)) => bench::step(*args, &around),
+        Command::Synth(args) => synth::synth(&args, &signals::install()?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "glimmer", &mut script);

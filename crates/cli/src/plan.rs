@@ -269,7 +269,7 @@ const NANO: &str = "nano";
 const STDIN: &str = "-";
 
 /// The checkpoint that a name stands for. `nano` is the one in this program, unless there is a checkpoint of that name.
-fn source(name: OsString, around: &Surroundings) -> Outcome<Source> {
+pub fn source(name: OsString, around: &Surroundings) -> Outcome<Source> {
     let path = PathBuf::from(&name);
     if name == NANO && !(around.exists)(&path.join("config.json")) {
         return Ok(Source::Nano);
@@ -365,7 +365,7 @@ fn options(target: Source, model: ModelArgs, around: &Surroundings) -> Outcome<(
     Ok((options, width))
 }
 
-fn with_memory(options: EngineOptions, memory: MemoryArgs) -> EngineOptions {
+pub fn with_memory(options: EngineOptions, memory: MemoryArgs) -> EngineOptions {
     EngineOptions {
         context: memory.ctx_size.filter(|&n| n > 0).map(|n| n as usize),
         cache_keys: memory.cache_type_k,

@@ -23,6 +23,11 @@ impl Progress {
         Self::new("loading {bar:30} {bytes} of {total_bytes}{msg}", |rate| format!("{:.2} GB/s", rate / 1e9))
     }
 
+    /// For bytes of weights that are made.
+    pub fn writing() -> Self {
+        Self::new("writing {bar:30} {bytes} of {total_bytes}{msg}", |rate| format!("{:.2} GB/s", rate / 1e9))
+    }
+
     /// For tokens of a prompt.
     pub fn reading() -> Self {
         Self::new("reading the prompt {bar:30} {pos} of {len} tokens{msg}", |rate| format!("{rate:.1} tok/s"))

@@ -10,6 +10,7 @@ use crate::sampling::Sampling;
 use crate::session::Session;
 use crate::source::Source;
 use crate::speculative::{self, DrafterModel};
+use crate::step::Matrices;
 use crate::tokenizer::Tokenizer;
 use glimmer_backend::{ActivationType, CpuBackend, CpuOptions, Isa, KvType, KvTypes};
 use glimmer_checkpoint::{Checkpoint, Fields};
@@ -104,6 +105,7 @@ pub(crate) struct Loaded {
     pub frame: Option<Frame>,
     pub geometry: Geometry,
     pub settings: Settings,
+    pub matrices: Matrices,
     pub defaults: Sampling,
     pub eos: Vec<u32>,
 }
@@ -113,7 +115,7 @@ pub(crate) struct Loaded {
 pub struct Settings {
     /// The target.
     pub model: String,
-    /// How its weights are stored.
+    /// How its weights are stored, and where that differs, how they are held.
     pub encoding: String,
     /// The drafter.
     pub drafter: Option<DrafterSettings>,
@@ -192,7 +194,7 @@ impl Engine {
         progress(LoadProgress { done: total, total });
         let settings = Settings {
             model: checkpoint.label().to_string(),
-            encoding: inspect::encodings(&checkpoint),
+            encoding: inspect::encodings(&checkpoint, &backend),
             drafter: drafter_checkpoint.as_ref().zip(drafter.as_ref()).map(|(checkpoint, model)| DrafterSettings {
                 model: checkpoint.label().to_string(),
                 kind: model.kind(),
@@ -206,8 +208,21 @@ impl Engine {
             isa: backend.isa(),
             mmap: options.mmap,
         };
+        let matrices = inspect::matrices(&checkpoint, &backend);
         let SideFiles { tokenizer, template, frame, defaults, eos } = files;
-        let loaded = Loaded { backend, target, drafter, tokenizer, template, frame, geometry, settings, defaults, eos };
+        let loaded = Loaded {
+            backend,
+            target,
+            drafter,
+            tokenizer,
+            template,
+            frame,
+            geometry,
+            settings,
+            matrices,
+            defaults,
+            eos,
+        };
         Ok(Self { loaded: Arc::new(loaded) })
     }
 

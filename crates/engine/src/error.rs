@@ -53,6 +53,16 @@ pub enum EngineError {
         /// What is registered.
         known: String,
     },
+    /// An encoding that a container has no place for.
+    #[error("{encoding} weights cannot be stored as {name}: expected {other}")]
+    Container {
+        /// The encoding.
+        encoding: String,
+        /// The container that was asked for.
+        name: &'static str,
+        /// Those that have it.
+        other: &'static str,
+    },
     /// Nothing to continue.
     #[error("the prompt is empty: expected at least one token")]
     EmptyPrompt,

@@ -2,9 +2,11 @@
 
 use crate::engine::{Active, Geometry};
 use crate::speculative::{self, Bound};
+use crate::step::{Matrices, Work};
 use crate::{EngineError, EngineOptions, engine};
 use glimmer_backend::KvTypes;
 use glimmer_checkpoint::{Checkpoint, TensorInfo};
+use glimmer_encoding::Encoding;
 use glimmer_model::dflash::DFlashConfig;
 pub use glimmer_model::kv_cache::Span;
 use glimmer_model::kv_cache::positions_needed;
@@ -156,22 +158,50 @@ pub(crate) fn text_bytes(checkpoint: &Checkpoint) -> u64 {
 
 /// What activations are multiplied as, by the matrices that the text tower multiplies with.
 pub(crate) fn activations(checkpoint: &Checkpoint, backend: &Active) -> String {
-    let multiplied =
-        |t: &&TensorInfo| t.shape.len() == 2 && !VisionConfig::is_vision(&t.name) && !t.name.contains(".embed_tokens.");
-    let matrices = || checkpoint.tensors().iter().filter(multiplied);
-    let rounded = matrices().filter(|t| backend.rounds_activations(t.encoding)).count();
+    let rounded = multiplied(checkpoint).filter(|t| backend.rounds_activations(t.encoding)).count();
     match rounded {
         0 => "f32".into(),
-        all if all == matrices().count() => "int8".into(),
-        some => format!("int8 (f32 for {} matrices)", matrices().count() - some),
+        all if all == multiplied(checkpoint).count() => "int8".into(),
+        some => format!("int8 (f32 for {} matrices)", multiplied(checkpoint).count() - some),
     }
 }
 
-/// The encodings of a checkpoint's matrices, the most bytes first: `bf16`, or `bf16 + f32`.
-pub(crate) fn encodings(checkpoint: &Checkpoint) -> String {
-    let matrices = checkpoint.tensors().iter().filter(|tensor| tensor.shape.len() > 1);
-    let mut all: Vec<_> = by_encoding(matrices).into_iter().collect();
-    all.sort_by_key(|(_, (_, bytes))| std::cmp::Reverse(*bytes));
+/// The matrices that the text tower multiplies with: all but the table of embeddings.
+fn multiplied(checkpoint: &Checkpoint) -> impl Iterator<Item = &TensorInfo> {
+    let tensors = checkpoint.tensors().iter();
+    tensors.filter(|t| t.shape.len() == 2 && !VisionConfig::is_vision(&t.name) && !t.name.contains(".embed_tokens."))
+}
+
+/// What reading and multiplying them takes.
+pub(crate) fn matrices(checkpoint: &Checkpoint, backend: &Active) -> Matrices {
+    let mut all = Matrices::default();
+    for tensor in multiplied(checkpoint) {
+        let products = tensor.shape.iter().map(|&d| d as u64).product();
+        let (integers, floats) = match backend.rounds_activations(tensor.encoding) {
+            true => (products, 0),
+            false => (0, products),
+        };
+        let work = Work { bytes: tensor.byte_len() as u64, integers, floats };
+        let part = if tensor.name == "lm_head.weight" { &mut all.head } else { &mut all.layers };
+        *part = *part + work;
+    }
+    all
+}
+
+/// The encodings of a checkpoint's matrices, the most bytes first, with the path that products with them take where it is
+/// not the only one: `bf16`, or `q4_k (packed) + mxfp4 (widened to f32)`.
+pub(crate) fn encodings(checkpoint: &Checkpoint, backend: &Active) -> String {
+    let mut all: BTreeMap<String, u64> = BTreeMap::new();
+    for tensor in checkpoint.tensors().iter().filter(|tensor| tensor.shape.len() > 1) {
+        let path = match tensor.encoding {
+            Encoding::Dense(_) => "",
+            encoding if backend.rounds_activations(encoding) => " (packed)",
+            _ => " (widened to f32)",
+        };
+        *all.entry(format!("{}{path}", tensor.encoding)).or_default() += tensor.byte_len() as u64;
+    }
+    let mut all: Vec<_> = all.into_iter().collect();
+    all.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let names: Vec<String> = all.into_iter().map(|(name, _)| name).collect();
     names.join(" + ")
 }

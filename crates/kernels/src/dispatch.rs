@@ -3,9 +3,10 @@
 use crate::attention::{self, ChunkOf, Partial};
 use crate::isa::{self, Isa};
 use crate::lanes::{BF16, F16, F32};
+use crate::packed::activations::Rounded;
 use crate::packed::tile::TILE_ROWS;
 use crate::packed::{self, TileProduct};
-use crate::{elementwise, matmul, norm, rope};
+use crate::{elementwise, limits, matmul, norm, rope};
 
 /// The kernels of one instruction set. It can only be had for an instruction set of this machine.
 pub struct Kernels {
@@ -126,15 +127,17 @@ kernels! {
         fn gate_row(x: &mut [f32], gate: &[f32]) = elementwise::gate;
         /// SwiGLU of one row.
         fn swiglu_row(gate: &mut [f32], up: &[f32]) = elementwise::swiglu;
-        /// A tile of packed Q4_K.
-        fn packed_q4_k(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::q4_k;
-        /// A tile of packed Q5_K.
-        fn packed_q5_k(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::q5_k;
-        /// A tile of packed Q6_K.
-        fn packed_q6_k(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::q6_k;
-        /// A tile of packed 4-bit affine codes.
-        fn packed_affine4(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::affine4;
+        /// A tile of packed weights.
+        fn packed(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product;
+        /// Up to 256 activations in 8 bits.
+        fn round(x: &[f32], to: &mut Rounded) = packed::round;
         /// Multiplier and soft cap of one row.
         fn softcap_row(x: &mut [f32], multiplier: f32, cap: f32) = elementwise::softcap;
+        /// The sum of words, read as fast as it goes.
+        fn read_words(words: &[[u64; 64]], sum: &mut u64) = limits::read;
+        /// As many integer products as a tile of arithmetic has.
+        fn multiply_integers(products: &mut u64) = limits::multiply_integers;
+        /// As many float products as a tile of arithmetic has.
+        fn multiply_floats(products: &mut u64) = limits::multiply_floats;
     }
 }

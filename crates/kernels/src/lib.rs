@@ -9,6 +9,7 @@ pub mod dispatch;
 mod elementwise;
 pub mod isa;
 pub mod lanes;
+pub mod limits;
 pub mod math;
 pub mod matmul;
 pub mod memory;

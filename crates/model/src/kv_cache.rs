@@ -79,6 +79,25 @@ impl<B: Backend> KvCache<B> {
         backend.attend(q, &self.store, &visible, scale)
     }
 
+    /// Takes the first `len` positions as given: keys and values of `width` elements a position, drawn from `values`. What the
+    /// cache held is lost, and what it would no longer hold is not drawn.
+    ///
+    /// # Panics
+    /// If a full cache was made for fewer positions.
+    pub fn fill(&mut self, backend: &B, len: usize, width: usize, values: &mut dyn FnMut() -> f32) {
+        const TOGETHER: usize = 256;
+        assert!(self.span != Span::Full || len <= self.capacity, "{len} in a cache of {} positions", self.capacity);
+        let mut position = len.saturating_sub(self.capacity);
+        while position < len {
+            let rows = TOGETHER.min(len - position).min(self.capacity);
+            let mut draw = || backend.tensor(rows, width, (0..rows * width).map(|_| values()).collect());
+            let (k, v) = (draw(), draw());
+            backend.kv_write(&mut self.store, position, &k, &v);
+            position += rows;
+        }
+        (self.len, self.written) = (len, len);
+    }
+
     /// Forgets every position from `len` on, or says that the positions before it which the next row would see are gone.
     ///
     /// # Panics

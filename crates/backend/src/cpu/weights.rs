@@ -2,16 +2,16 @@
 
 use super::{CpuBackend, Tensor};
 use crate::{ActivationType, BackendError, LoadError};
-use glimmer_encoding::{Encoding, FloatType, MemoryRows, RowOrder, RowSource, Scratch, Sizes, WeightView};
+use glimmer_encoding::{Encoding, FloatType, MemoryRows, RowOrder, RowSource, Scratch, SharedBytes, Sizes, WeightView};
 use glimmer_kernels::matmul::{Dense, matmul};
-use glimmer_kernels::memory::{self, Zero};
+use glimmer_kernels::memory::{Buffer, Zero};
 use glimmer_kernels::packed::tile::TILE_ROWS;
 use glimmer_kernels::packed::{self, Activations, Packed, PackedRows};
 use glimmer_kernels::pool::Pool;
 use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a file that a thread takes at once: few enough to stay in its cache until they are packed.
 const PIECE: usize = 256 << 10;
@@ -44,9 +44,9 @@ enum Form {
 
 /// A weight, or a piece of one, ready to be multiplied with.
 enum Matrix {
-    F32(Vec<f32>),
-    F16(Vec<u16>),
-    BF16(Vec<u16>),
+    F32(Buffer<f32>),
+    F16(Buffer<u16>),
+    BF16(Buffer<u16>),
     Packed(Packed),
 }
 
@@ -145,7 +145,10 @@ impl CpuBackend {
         let mut matrix = Matrix::zeros(form, source.encoding(), outs, inputs)?;
         let rows = ranges.first().map_or(TILE_ROWS, ExactSizeIterator::len).next_multiple_of(TILE_ROWS);
         let pieces = ranges.into_iter().zip(matrix.pieces(rows, inputs)).collect();
-        self.read_all(source, pieces, |mut piece, view| piece.fill(view))?;
+        let global_scale = self.read_all(source, pieces, |mut piece, view| piece.fill(view))?;
+        if let Matrix::Packed(packed) = &mut matrix {
+            packed.set_global_scale(global_scale);
+        }
         Ok(Weight { outs, inputs, place: Place::Loaded(matrix) })
     }
 
@@ -159,7 +162,7 @@ impl CpuBackend {
         let row = encoding.sizes(shape[1]).unwrap_or_default();
         let sizes = encoding.tensor_sizes(&shape).unwrap_or_default();
         let mut parts = [zeros::<u8>(sizes.codes)?, zeros::<u8>(sizes.scales)?, zeros::<u8>(sizes.biases)?];
-        let mut left = parts.each_mut().map(Vec::as_mut_slice);
+        let mut left = parts.each_mut().map(|part| &mut **part);
         let mut pieces = Vec::new();
         for range in ranges {
             let lens = [row.codes, row.scales, row.biases].map(|len| len * range.len());
@@ -174,7 +177,11 @@ impl CpuBackend {
                 .zip([parts.codes, parts.scales, parts.biases])
                 .for_each(|(to, from)| to.copy_from_slice(from));
         })?;
-        let rows = MemoryRows::new(encoding, shape, RowOrder::Ascending, parts.map(Into::into), global_scale);
+        let parts = parts.map(|part| {
+            let all = 0..part.len();
+            SharedBytes::new(Arc::new(part), all).expect("all of it")
+        });
+        let rows = MemoryRows::new(encoding, shape, RowOrder::Ascending, parts, global_scale);
         Ok(Table(rows.expect("as long as its encoding says")))
     }
 
@@ -219,14 +226,18 @@ impl CpuBackend {
         }
     }
 
+    /// The activations in 8 bits, made once.
+    fn rounded<'a>(&self, x: &'a Tensor) -> &'a Activations {
+        x.rounded.get_or_init(|| Activations::quantize(self.kernels, &self.pool, &x.data, x.cols))
+    }
+
     fn multiply_matrix(&self, pool: &Pool, x: &Tensor, matrix: &Matrix, out: &mut [f32]) {
         let dense = match matrix {
             Matrix::F32(w) => Dense::F32(w),
             Matrix::F16(w) => Dense::F16(w),
             Matrix::BF16(w) => Dense::BF16(w),
             Matrix::Packed(w) => {
-                let rounded = x.rounded.get_or_init(|| Activations::quantize(&x.data, x.cols));
-                return packed::matmul(self.kernels, pool, rounded, w, out);
+                return packed::matmul(self.kernels, pool, self.rounded(x), w, out);
             }
         };
         matmul(self.kernels, pool, &x.data, dense, x.cols, out);
@@ -236,6 +247,10 @@ impl CpuBackend {
     /// neighbours, so these are the bits of the whole.
     fn multiply_mapped(&self, x: &Tensor, form: Form, rows: &MemoryRows, out: &mut [f32]) {
         let [outs, inputs] = rows.shape();
+        if matches!(form, Form::Packed) {
+            // Before the threads set out: it is they who round.
+            self.rounded(x);
+        }
         let out = Mutex::new(out);
         let desk = || Desk { alone: Pool::new(1), scratch: Scratch::default(), matrix: None, part: Vec::new() };
         let task = |desk: &mut Desk, range: Range<usize>| {
@@ -248,6 +263,9 @@ impl CpuBackend {
             let (_, matrix) = desk.matrix.insert((len, matrix));
             let pieces = matrix.pieces(len.next_multiple_of(TILE_ROWS), inputs);
             pieces.into_iter().for_each(|mut piece| piece.fill(&view));
+            if let Matrix::Packed(packed) = matrix {
+                packed.set_global_scale(view.parts().global_scale);
+            }
             desk.part.resize(x.rows * len, 0.0);
             self.multiply_matrix(&desk.alone, x, matrix, &mut desk.part);
             let mut out = lock(&out);
@@ -300,9 +318,9 @@ fn share<T: Send, S, E: Send>(
     }
 }
 
-fn zeros<T: Zero>(len: usize) -> Result<Vec<T>, BackendError> {
+fn zeros<T: Zero>(len: usize) -> Result<Buffer<T>, BackendError> {
     let bytes = len.saturating_mul(size_of::<T>());
-    memory::zeros(len).ok_or(BackendError::Memory { what: "weights", bytes })
+    Buffer::zeros(len).ok_or(BackendError::Memory { what: "weights", bytes })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

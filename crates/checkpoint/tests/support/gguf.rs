@@ -4,8 +4,9 @@
 
 #![allow(dead_code)] // Not everyone who includes it needs all of it.
 
+use glimmer_checkpoint::write::gguf::{drafter_name, kind, target_name};
 use glimmer_checkpoint::{Checkpoint, Fields};
-use glimmer_encoding::{Encoding, FloatType, GgmlType, encode_rows};
+use glimmer_encoding::{Encoding, FloatType, encode_rows};
 
 /// A file to be; wrong ones included.
 #[derive(Clone)]
@@ -68,7 +69,7 @@ impl Gguf {
         let cols = *shape.last().unwrap();
         let data = encode_rows(encoding, values, values.len() / cols, cols).unwrap().codes;
         let dims = shape.iter().rev().map(|&d| d as u64).collect();
-        self.tensors.push(Entry { name: name.into(), dims, kind: kind(encoding), offset: None, data });
+        self.tensors.push(Entry { name: name.into(), dims, kind: kind(encoding).unwrap(), offset: None, data });
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -147,20 +148,6 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-pub fn kind(encoding: Encoding) -> u32 {
-    match encoding {
-        Encoding::Dense(FloatType::F32) => 0,
-        Encoding::Dense(FloatType::F16) => 1,
-        Encoding::Dense(FloatType::BF16) => 30,
-        Encoding::Ggml(GgmlType::Q4_0) => 2,
-        Encoding::Ggml(GgmlType::Q8_0) => 8,
-        Encoding::Ggml(GgmlType::Q4K) => 12,
-        Encoding::Ggml(GgmlType::Q5K) => 13,
-        Encoding::Ggml(GgmlType::Q6K) => 14,
-        other => panic!("{other} is no type of GGUF"),
-    }
-}
-
 const F32: Encoding = Encoding::Dense(FloatType::F32);
 
 /// What a target becomes, its vision tower left out. `encoding` chooses that of each matrix, by its name in the
@@ -190,7 +177,7 @@ pub fn target(checkpoint: &Checkpoint, encoding: impl Fn(&str, usize) -> Encodin
     let scale = text.opt_f32("qk_scale_factor", 0.0..=100.0).unwrap().unwrap();
     for info in checkpoint.tensors().iter().filter(|t| !t.name.contains("vision")) {
         let mut values = checkpoint.read(&info.name).unwrap().view().to_f32();
-        let name = target_name(&info.name);
+        let name = target_name(&info.name).unwrap();
         if info.name.ends_with("layernorm.weight") {
             values.iter_mut().for_each(|w| *w += 1.0);
         }
@@ -219,7 +206,7 @@ pub fn drafter(checkpoint: &Checkpoint, encoding: impl Fn(&str, usize) -> Encodi
     out.set("tokenizer.ggml.mask_token_id", Meta::U32(int("mask_token_id") as u32));
     for info in checkpoint.tensors() {
         let values = checkpoint.read(&info.name).unwrap().view().to_f32();
-        let name = drafter_name(&info.name);
+        let name = drafter_name(&info.name).unwrap();
         let encoding = if info.shape.len() == 1 { F32 } else { encoding(&name, info.shape[1]) };
         out.tensor(&name, &info.shape, encoding, &values);
     }
@@ -256,54 +243,4 @@ fn interleave(values: &[f32], cols: usize, head_dim: usize) -> Vec<f32> {
     let rows: Vec<&[f32]> = values.chunks_exact(cols).collect();
     let row = |i: usize| rows[i / head_dim * head_dim + i % 2 * (head_dim / 2) + i % head_dim / 2];
     (0..rows.len()).flat_map(row).copied().collect()
-}
-
-fn layer_name(name: &str, parts: &[(&str, &str)]) -> String {
-    let (layer, rest) = name.split_once('.').unwrap();
-    let part = rest.strip_suffix(".weight").unwrap();
-    let (_, part) = parts.iter().find(|(known, _)| *known == part).unwrap_or_else(|| panic!("{name}"));
-    format!("blk.{layer}.{part}.weight")
-}
-
-const MATRICES: [(&str, &str); 8] = [
-    ("self_attn.q_proj", "attn_q"),
-    ("self_attn.k_proj", "attn_k"),
-    ("self_attn.v_proj", "attn_v"),
-    ("self_attn.o_proj", "attn_output"),
-    ("self_attn.gate_proj", "attn_gate"),
-    ("mlp.gate_proj", "ffn_gate"),
-    ("mlp.up_proj", "ffn_up"),
-    ("mlp.down_proj", "ffn_down"),
-];
-
-fn target_name(name: &str) -> String {
-    match name {
-        "lm_head.weight" => return "output.weight".into(),
-        "model.language_model.embed_tokens.weight" => return "token_embd.weight".into(),
-        "model.language_model.norm.weight" => return "output_norm.weight".into(),
-        _ => {}
-    }
-    let norms = [
-        ("input_layernorm", "attn_norm"),
-        ("post_attention_layernorm", "post_attention_norm"),
-        ("pre_feedforward_layernorm", "ffn_norm"),
-        ("post_feedforward_layernorm", "post_ffw_norm"),
-    ];
-    layer_name(name.strip_prefix("model.language_model.layers.").unwrap(), &[&MATRICES[..], &norms].concat())
-}
-
-fn drafter_name(name: &str) -> String {
-    match name {
-        "encoder.fc.weight" => return "fc.weight".into(),
-        "encoder.output_norm_enc.weight" => return "enc.output_norm.weight".into(),
-        "norm.weight" => return "output_norm.weight".into(),
-        _ => {}
-    }
-    let norms = [
-        ("input_layernorm", "attn_norm"),
-        ("post_attention_layernorm", "ffn_norm"),
-        ("self_attn.q_norm", "attn_q_norm"),
-        ("self_attn.k_norm", "attn_k_norm"),
-    ];
-    layer_name(name.strip_prefix("layers.").unwrap(), &[&MATRICES[..], &norms].concat())
 }

@@ -1,6 +1,7 @@
 //! GGUF files of targets that no fixture has: of any size, in encodings whose blocks are long.
 
-use crate::gguf_writer::{Entry, Gguf, Meta, kind};
+use crate::gguf_writer::{Entry, Gguf, Meta};
+use glimmer_checkpoint::write::gguf::kind;
 use glimmer_encoding::{Encoding, FloatType, encode_rows};
 
 /// The sizes of a target.

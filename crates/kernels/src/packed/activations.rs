@@ -5,17 +5,47 @@
 //! padded with zeros. A value that is not finite makes the scale NaN, so that the product shows it.
 
 use super::layout::BLOCK;
+use crate::dispatch::Kernels;
+use crate::lanes::{F32, LANES, Lanes, load_padded};
+use crate::pool::{Pool, Shared};
 
-/// Rows of 8-bit activations with what products need of them.
+/// 256 inputs of one row, and what products need of them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct Rounded {
+    /// The codes, -127 to 127.
+    pub codes: [i8; BLOCK],
+    /// Per 16 inputs, -32 times the sum of inputs 0..4 and 8..12, and of 4..8 and 12..16: what centres codes of 6 bits,
+    /// as they are summed.
+    pub centres: [[i32; 2]; 16],
+    /// The sums over 16, 32, 64 and 128 inputs, one after the other; see [`sums_at`].
+    pub sums: [f32; 32],
+    /// The sums over 32 inputs.
+    pub sums32: [i16; 8],
+    /// What a code of 1 is.
+    pub scale: f32,
+}
+
+impl Rounded {
+    const ZERO: Self = Self { codes: [0; BLOCK], centres: [[0; 2]; 16], sums: [0.0; 32], sums32: [0; 8], scale: 0.0 };
+}
+
+/// Where in [`Rounded::sums`] the sums over `group` inputs begin.
+pub const fn sums_at(group: usize) -> usize {
+    match group {
+        16 => 0,
+        32 => 16,
+        64 => 24,
+        _ => 28,
+    }
+}
+
+/// Rows of 8-bit activations.
 #[derive(Clone, Debug, Default)]
 pub struct Activations {
     rows: usize,
     inputs: usize,
-    blocks: usize,
-    codes: Vec<i8>,   // (rows, blocks, 256)
-    scales: Vec<f32>, // (rows, blocks)
-    sums16: Vec<i16>, // (rows, blocks, 16): sums over 16 inputs
-    sums32: Vec<i16>, // (rows, blocks, 8): sums over 32 inputs
+    blocks: Vec<Rounded>, // (inputs / 256, rows)
 }
 
 impl Activations {
@@ -23,55 +53,28 @@ impl Activations {
     ///
     /// # Panics
     /// If `x` is not a whole number of rows.
-    pub fn quantize(x: &[f32], inputs: usize) -> Self {
+    pub fn quantize(kernels: &Kernels, pool: &Pool, x: &[f32], inputs: usize) -> Self {
+        /// Groups below which waking the other threads costs more than it saves.
+        const WORTH_SHARING: usize = 64;
         assert!(inputs > 0 && x.len().is_multiple_of(inputs), "{} elements in rows of {inputs}", x.len());
-        let rows = x.len() / inputs;
-        let blocks = inputs.div_ceil(BLOCK);
-        let mut out = Self {
-            rows,
-            inputs,
-            blocks,
-            codes: vec![0; rows * blocks * BLOCK],
-            scales: vec![0.0; rows * blocks],
-            sums16: vec![0; rows * blocks * 16],
-            sums32: vec![0; rows * blocks * 8],
-        };
-        for (row, x) in x.chunks_exact(inputs).enumerate() {
-            for (block, x) in x.chunks(BLOCK).enumerate() {
-                out.quantize_group(row * blocks + block, x);
+        let (rows, numbers) = (x.len() / inputs, inputs.div_ceil(BLOCK));
+        let mut blocks = vec![Rounded::ZERO; rows * numbers];
+        let shared = Shared::new(&mut blocks);
+        let row = |row: usize| {
+            for (number, x) in x[row * inputs..(row + 1) * inputs].chunks(BLOCK).enumerate() {
+                let at = number * rows + row;
+                // SAFETY: each group of each row is taken once.
+                if let [to] = unsafe { shared.slice(at..at + 1) } {
+                    kernels.round(x, to);
+                }
             }
+        };
+        if rows * numbers < WORTH_SHARING {
+            (0..rows).for_each(row)
+        } else {
+            pool.run(rows, &row)
         }
-        out
-    }
-
-    fn quantize_group(&mut self, at: usize, x: &[f32]) {
-        let codes = &mut self.codes[at * BLOCK..(at + 1) * BLOCK];
-        let mut max = 0f32;
-        let mut finite = true;
-        for &x in x {
-            finite &= x.is_finite();
-            max = if x.abs() > max { x.abs() } else { max };
-        }
-        if !finite {
-            self.scales[at] = f32::NAN;
-            return;
-        }
-        self.scales[at] = max / 127.0;
-        if max == 0.0 {
-            return;
-        }
-        let inverse = 127.0 / max;
-        for (code, &x) in codes.iter_mut().zip(x) {
-            *code = (x * inverse).round_ties_even().clamp(-127.0, 127.0) as i8;
-        }
-        let sums16 = &mut self.sums16[at * 16..(at + 1) * 16];
-        for (sum, codes) in sums16.iter_mut().zip(codes.chunks_exact(16)) {
-            *sum = codes.iter().map(|&c| i16::from(c)).sum();
-        }
-        let sums32 = &mut self.sums32[at * 8..(at + 1) * 8];
-        for (sum, pair) in sums32.iter_mut().zip(sums16.chunks_exact(2)) {
-            *sum = pair[0] + pair[1];
-        }
+        Self { rows, inputs, blocks }
     }
 
     /// Number of rows.
@@ -84,35 +87,68 @@ impl Activations {
         self.inputs
     }
 
-    /// Groups of 256 inputs of a row.
-    pub fn blocks(&self) -> usize {
-        self.blocks
-    }
-
-    /// Codes of a group.
+    /// Group `number` of every row.
     #[inline(always)]
-    pub fn codes(&self, row: usize, block: usize) -> &[i8; BLOCK] {
-        let at = (row * self.blocks + block) * BLOCK;
-        self.codes[at..at + BLOCK].as_array().unwrap_or(&[0; BLOCK])
+    pub fn of_rows(&self, number: usize) -> &[Rounded] {
+        &self.blocks[number * self.rows..(number + 1) * self.rows]
     }
+}
 
-    /// Scale of a group.
-    #[inline(always)]
-    pub fn scale(&self, row: usize, block: usize) -> f32 {
-        self.scales[row * self.blocks + block]
+/// Rounds up to 256 inputs.
+#[inline(always)]
+pub(crate) fn round<L: Lanes>(l: L, x: &[f32], to: &mut Rounded) {
+    // Adding and taking away leaves an integer in the low bits, rounded to nearest, ties to even.
+    const INTEGER: f32 = 1.5 * (1 << 23) as f32;
+    let (chunks, tail) = x.as_chunks::<LANES>();
+    let mut max = l.splat(0.0);
+    // Zero times anything finite is zero; the rest becomes NaN.
+    let mut finite = l.splat(0.0);
+    for chunk in chunks {
+        let x = l.load(chunk);
+        max = l.max(max, l.abs(x));
+        finite = l.fma(x, l.splat(0.0), finite);
     }
-
-    /// Sums over 16 inputs of a group.
-    #[inline(always)]
-    pub fn sums16(&self, row: usize, block: usize) -> &[i16] {
-        let at = (row * self.blocks + block) * 16;
-        &self.sums16[at..at + 16]
+    let tail = load_padded::<L, F32>(l, tail);
+    max = l.max(max, l.abs(tail));
+    finite = l.fma(tail, l.splat(0.0), finite);
+    let max = l.max_lane(max);
+    *to = Rounded::ZERO;
+    if l.sum(finite).is_nan() {
+        to.scale = f32::NAN;
+        return;
     }
-
-    /// Sums over 32 inputs of a group.
-    #[inline(always)]
-    pub fn sums32(&self, row: usize, block: usize) -> &[i16] {
-        let at = (row * self.blocks + block) * 8;
-        &self.sums32[at..at + 8]
+    to.scale = max / 127.0;
+    if max == 0.0 {
+        return;
+    }
+    let inverse = l.splat(127.0 / max);
+    let mut lanes = [0.0; LANES];
+    for (number, codes) in to.codes.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        let x = match chunks.get(number) {
+            Some(chunk) => l.load(chunk),
+            None if number == chunks.len() => tail,
+            None => break,
+        };
+        let scaled = l.max(l.splat(-127.0), l.min(l.splat(127.0), l.mul(x, inverse)));
+        l.store(l.add(scaled, l.splat(INTEGER)), &mut lanes);
+        for (code, x) in codes.iter_mut().zip(&lanes) {
+            *code = x.to_bits() as i8;
+        }
+    }
+    for (number, codes) in to.codes.as_chunks::<16>().0.iter().enumerate() {
+        let mut fours = [0i32; 4];
+        for (four, codes) in fours.iter_mut().zip(codes.as_chunks::<4>().0) {
+            *four = codes.iter().map(|&code| i32::from(code)).sum();
+        }
+        let (even, odd) = (fours[0] + fours[2], fours[1] + fours[3]);
+        to.centres[number] = [-32 * even, -32 * odd];
+        let sum = (even + odd) as f32;
+        to.sums[number] = sum;
+        to.sums[sums_at(32) + number / 2] += sum;
+        to.sums[sums_at(64) + number / 4] += sum;
+        to.sums[sums_at(128) + number / 8] += sum;
+    }
+    for (to, sum) in to.sums32.iter_mut().zip(&to.sums[sums_at(32)..]) {
+        *to = *sum as i16;
     }
 }

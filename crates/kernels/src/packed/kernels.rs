@@ -1,78 +1,125 @@
 //! The products themselves, one tile against rows of activations, written over [`Tile`].
 //!
-//! Per block of 256 inputs, ascending: the integer sum is exact; value = d * sum - dmin * mins (one rounding for the second
-//! product, one for the whole), then y = scale * value + y by fused multiply-add. Rows of activations are taken
-//! together to reuse what was unpacked; each is computed as if it were alone.
-
-#![expect(clippy::needless_range_loop, reason = "a row indexes accumulators and activations at once")]
+//! Block by block of 256 inputs, ascending: the codes are read once, as bytes, and all rows pass by them. Per row, the integer
+//! sums are exact; how they become a `value` is said at each kind; then y = scale * value + y by fused multiply-add,
+//! the scale being that of the activations. Rows are taken together to reuse what was read; each is computed as if it were alone.
 
 use super::TileProduct;
-use super::layout::{BLOCK, K_HEADER, Kind, Q6_HEADER, block_bytes};
+use super::activations::{Rounded, sums_at};
+use super::layout::{BLOCK, Codes, K_HEADER, Kind, Q6_HEADER, Scale};
+use super::read::{Eight, Five, Four, Fp4, Read, Six, Three, Two, line};
 use super::tile::{LINE, TILE_ROWS, Tile};
 
-/// Calls a kernel for groups of rows, as many together as the instruction set likes.
+/// One tile against rows of activations: adds to `out[r]` the sixteen sums of row r.
+#[inline(always)]
+pub(crate) fn product<T: Tile>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
+    match product.kind {
+        Kind::KQuant(Codes::Five) => k_quant::<T, Five>(t, product, out),
+        Kind::KQuant(_) => k_quant::<T, Four>(t, product, out),
+        Kind::Q6K => q6_k(t, product, out),
+        Kind::Grouped { scale: Scale::F16 { centre: 8 }, .. } => grouped::<T, Four, F16Centred<8>>(t, product, out),
+        Kind::Grouped { scale: Scale::F16 { .. }, .. } => grouped::<T, Eight, F16Centred<128>>(t, product, out),
+        Kind::Grouped { scale: Scale::E8M0, .. } => grouped::<T, Fp4, Powers>(t, product, out),
+        Kind::Grouped { scale: Scale::E4M3, .. } => grouped::<T, Fp4, Minifloats>(t, product, out),
+        Kind::Grouped { codes, group: 32, .. } => affine::<T, Biased<32>>(t, product, codes, out),
+        Kind::Grouped { codes, group: 64, .. } => affine::<T, Biased<64>>(t, product, codes, out),
+        Kind::Grouped { codes, .. } => affine::<T, Biased<128>>(t, product, codes, out),
+    }
+}
+
+#[inline(always)]
+fn affine<T: Tile, G: Group>(t: T, product: &TileProduct<'_>, codes: Codes, out: &mut [[f32; TILE_ROWS]]) {
+    match codes {
+        Codes::Two => grouped::<T, Two, G>(t, product, out),
+        Codes::Three => grouped::<T, Three, G>(t, product, out),
+        Codes::Five => grouped::<T, Five, G>(t, product, out),
+        Codes::Six => grouped::<T, Six, G>(t, product, out),
+        Codes::Eight => grouped::<T, Eight, G>(t, product, out),
+        Codes::Four | Codes::Fp4 => grouped::<T, Four, G>(t, product, out),
+    }
+}
+
+/// The codes of a block, read.
+type Block<T> = [[<T as Tile>::Codes; 8]; 8];
+
+#[inline(always)]
+fn read<T: Tile, R: Read>(t: T, area: &[u8], part: usize) -> Block<T> {
+    [
+        R::read(t, area, 0, part),
+        R::read(t, area, 1, part),
+        R::read(t, area, 2, part),
+        R::read(t, area, 3, part),
+        R::read(t, area, 4, part),
+        R::read(t, area, 5, part),
+        R::read(t, area, 6, part),
+        R::read(t, area, 7, part),
+    ]
+}
+
+/// What is asked for while rows are multiplied: the lines two blocks on, which is about the time that memory takes. Evenly,
+/// since a burst of requests would hold up the loads behind it.
+#[derive(Clone, Copy)]
+struct Ahead(Option<*const u8>);
+
+impl Ahead {
+    #[inline(always)]
+    fn of(block: &[u8], part: usize) -> Self {
+        Self((part == 0).then(|| block.as_ptr().wrapping_add(2 * block.len())))
+    }
+
+    /// Asks for LINES lines, those of step `i`.
+    #[inline(always)]
+    fn step<T: Tile, const LINES: usize>(self, t: T, i: usize) {
+        if let Self(Some(at)) = self {
+            for line in 0..LINES {
+                t.prefetch(at.wrapping_add((i * LINES + line) * LINE));
+            }
+        }
+    }
+}
+
+/// Calls a kernel for the rows of a block, as many together as the instruction set likes.
 macro_rules! by_rows {
-    ($name:ident, $kernel:ident) => {
-        /// One tile against every row of activations: `out[r]` takes the sixteen sums of row r.
-        #[inline(always)]
-        pub(crate) fn $name<T: Tile>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
-            let mut row = 0;
-            while row < out.len() {
-                let left = out.len() - row;
-                let rows = &mut out[row..];
-                if T::TOGETHER >= 8 && left >= 8 {
-                    $kernel::<T, 8>(t, product, row, rows);
-                    row += 8;
-                } else if T::TOGETHER >= 4 && left >= 4 {
-                    $kernel::<T, 4>(t, product, row, rows);
-                    row += 4;
-                } else if T::TOGETHER >= 2 && left >= 2 {
-                    $kernel::<T, 2>(t, product, row, rows);
-                    row += 2;
-                } else {
-                    $kernel::<T, 1>(t, product, row, rows);
-                    row += 1;
-                }
+    ($tile:ty, $ahead:ident, $xs:expr, $out:expr, |$x:ident, $y:ident, $n:ident| $call:expr) => {{
+        let (mut xs, mut out): (&[Rounded], &mut [[f32; TILE_ROWS]]) = ($xs, &mut *$out);
+        by_rows!(@ $tile, $ahead, xs, out, 8, |$x, $y, $n| $call);
+        by_rows!(@ $tile, $ahead, xs, out, 5, |$x, $y, $n| $call);
+        by_rows!(@ $tile, $ahead, xs, out, 4, |$x, $y, $n| $call);
+        by_rows!(@ $tile, $ahead, xs, out, 3, |$x, $y, $n| $call);
+        by_rows!(@ $tile, $ahead, xs, out, 2, |$x, $y, $n| $call);
+        by_rows!(@ $tile, $ahead, xs, out, 1, |$x, $y, $n| $call);
+        let _ = (xs, out);
+    }};
+    (@ $tile:ty, $ahead:ident, $xs:ident, $out:ident, $together:literal, |$x:ident, $y:ident, $n:ident| $call:expr) => {
+        if <$tile>::TOGETHER >= $together {
+            const $n: usize = $together;
+            while let Some(($x, xs)) = $xs.split_first_chunk::<$n>()
+                && let Some(($y, out)) = std::mem::take(&mut $out).split_first_chunk_mut::<$n>()
+            {
+                $call;
+                $ahead = Ahead(None);
+                ($xs, $out) = (xs, out);
             }
         }
     };
 }
 
-by_rows!(q4_k, q4_k_rows);
-by_rows!(q5_k, q5_k_rows);
-by_rows!(q6_k, q6_k_rows);
-by_rows!(affine4, affine4_rows);
-
-/// The line at an offset.
-#[inline(always)]
-fn line(block: &[u8], at: usize) -> &[u8; LINE] {
-    const ZEROS: &[u8; LINE] = &[0; LINE];
-    block[at..at + LINE].as_array().unwrap_or(ZEROS)
-}
-
-/// Sixteen 16-bit floats at an offset.
-#[inline(always)]
-fn floats(block: &[u8], at: usize) -> &[u8; 2 * TILE_ROWS] {
-    const ZEROS: &[u8; 2 * TILE_ROWS] = &[0; 2 * TILE_ROWS];
-    block[at..at + 2 * TILE_ROWS].as_array().unwrap_or(ZEROS)
-}
-
+/// The first N inputs from an offset on.
 #[inline(always)]
 fn inputs<const N: usize>(codes: &[i8; BLOCK], at: usize) -> &[i8; N] {
     codes[at..at + N].as_array().unwrap_or(&[0; N])
 }
 
+/// Sixteen 16-bit floats at an offset.
 #[inline(always)]
-fn pair(sums: &[i16], at: usize) -> &[i16; 2] {
-    sums[at..at + 2].as_array().unwrap_or(&[0; 2])
+fn floats(block: &[u8], at: usize) -> &[u8; 2 * TILE_ROWS] {
+    block[at..at + 2 * TILE_ROWS].as_array().unwrap_or(&[0; 2 * TILE_ROWS])
 }
 
-/// The 4-bit codes of 32 inputs.
+/// Sixteen bytes at an offset.
 #[inline(always)]
-fn nibbles<T: Tile>(t: T, block: &[u8], at: usize, part: usize) -> [T::Codes; 8] {
-    let (a, b) = (t.line(line(block, at), part), t.line(line(block, at + LINE), part));
-    let (c, d) = (t.line(line(block, at + 2 * LINE), part), t.line(line(block, at + 3 * LINE), part));
-    [t.low(a), t.high(a), t.low(b), t.high(b), t.low(c), t.high(c), t.low(d), t.high(d)]
+fn bytes(block: &[u8], at: usize) -> &[u8; TILE_ROWS] {
+    block[at..at + TILE_ROWS].as_array().unwrap_or(&[0; TILE_ROWS])
 }
 
 /// Scales and mins of a K-quant block: words of four bytes each for sub-blocks 0..4 and 4..8.
@@ -85,199 +132,258 @@ fn k_scales<T: Tile>(t: T, block: &[u8], part: usize) -> ([T::Codes; 2], [T::Cod
     ([t.six_low(a), t.six_split(c, a)], [t.six_low(b), t.six_split(t.high(c), b)])
 }
 
-/// Adds what a K-quant block contributes, once its integer sums are known.
+/// value = d * (sum of scale * dot) - dmin * (sum of min * sum of x): one rounding for the second product, one for the whole.
 #[inline(always)]
-fn k_finish<T: Tile, const R: usize>(
+fn k_quant<T: Tile, R: Read>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
+    for part in 0..T::PARTS {
+        for (number, block) in product.blocks.chunks_exact(K_HEADER + R::BYTES).enumerate() {
+            let (header, area) = block.split_at(K_HEADER);
+            let codes = read::<T, R>(t, area, part);
+            let (scales, mins) = k_scales(t, header, part);
+            let factors = [
+                t.factor::<0>(scales[0]),
+                t.factor::<1>(scales[0]),
+                t.factor::<2>(scales[0]),
+                t.factor::<3>(scales[0]),
+                t.factor::<0>(scales[1]),
+                t.factor::<1>(scales[1]),
+                t.factor::<2>(scales[1]),
+                t.factor::<3>(scales[1]),
+            ];
+            let (d, dmin) = (t.halves(floats(header, 0), part), t.halves(floats(header, 2 * TILE_ROWS), part));
+            let xs = &product.x.of_rows(number)[product.rows.clone()];
+            let mut ahead = Ahead::of(block, part);
+            by_rows!(T, ahead, xs, out, |x, y, N| k_rows::<T, R, N>(
+                t,
+                ahead,
+                &codes,
+                &factors,
+                &mins,
+                (d, dmin),
+                part,
+                x,
+                y
+            ));
+        }
+    }
+}
+
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "a block, taken apart")]
+fn k_rows<T: Tile, R: Read, const N: usize>(
     t: T,
-    (block, part, mins): (&[u8], usize, [T::Codes; 2]),
-    product: &TileProduct<'_>,
-    (first, number): (usize, usize),
-    sums: &[T::Int; R],
-    y: &mut [T::Float; R],
+    ahead: Ahead,
+    codes: &Block<T>,
+    factors: &[T::Factor; 8],
+    mins: &[T::Codes; 2],
+    (d, dmin): (T::Float, T::Float),
+    part: usize,
+    x: &[Rounded; N],
+    y: &mut [[f32; TILE_ROWS]; N],
 ) {
-    let (d, dmin) = (t.halves(floats(block, 0), part), t.halves(floats(block, 2 * TILE_ROWS), part));
-    for r in 0..R {
-        let s = product.x.sums32(first + r, number);
-        let mut min = t.dot_pair::<0>(t.zero(), mins[0], pair(s, 0));
-        min = t.dot_pair::<2>(min, mins[0], pair(s, 2));
-        min = t.dot_pair::<0>(min, mins[1], pair(s, 4));
-        min = t.dot_pair::<2>(min, mins[1], pair(s, 6));
-        let value = t.fms(d, t.to_float(sums[r]), t.mul(dmin, t.to_float(min)));
-        y[r] = t.fma(t.splat(product.x.scale(first + r, number)), value, y[r]);
+    let mut sums = [t.no_sums(); N];
+    for s in 0..8 {
+        ahead.step::<T, 5>(t, s);
+        for r in 0..N {
+            sums[r] = if R::BITS == 4 {
+                t.dot32::<4>(sums[r], &codes[s], inputs(&x[r].codes, 32 * s), factors[s])
+            } else {
+                t.dot32::<5>(sums[r], &codes[s], inputs(&x[r].codes, 32 * s), factors[s])
+            };
+        }
+    }
+    for r in 0..N {
+        let (pairs, _) = x[r].sums32.as_chunks::<2>();
+        let mut min = t.dot_pair::<0>(t.zero(), mins[0], &pairs[0]);
+        min = t.dot_pair::<2>(min, mins[0], &pairs[1]);
+        min = t.dot_pair::<0>(min, mins[1], &pairs[2]);
+        min = t.dot_pair::<2>(min, mins[1], &pairs[3]);
+        let value = t.fms(d, t.to_float(t.scaled(sums[r])), t.mul(dmin, t.to_float(min)));
+        t.store(t.fma(t.splat(x[r].scale), value, t.load(&y[r], part)), &mut y[r], part);
     }
 }
 
+/// value = d * (sum of scale * dot), codes minus 32.
 #[inline(always)]
-fn q4_k_rows<T: Tile, const R: usize>(t: T, product: &TileProduct<'_>, first: usize, out: &mut [[f32; TILE_ROWS]]) {
+fn q6_k<T: Tile>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
     for part in 0..T::PARTS {
-        let mut y = [t.splat(0.0); R];
-        for (number, block) in product.blocks.chunks_exact(block_bytes(Kind::Q4K, 32)).enumerate() {
-            let (scales, mins) = k_scales(t, block, part);
-            let mut sums = [t.zero(); R];
-            macro_rules! sub_block {
-                ($s:literal) => {
-                    let factor = t.factor::<{ $s % 4 }>(scales[$s / 4]);
-                    let codes = nibbles(t, block, K_HEADER + $s * 4 * LINE, part);
-                    for r in 0..R {
-                        let a = product.x.codes(first + r, number);
-                        sums[r] = t.dot32(sums[r], &codes, inputs(a, 32 * $s), factor);
-                    }
-                };
+        for (number, block) in product.blocks.chunks_exact(Q6_HEADER + Six::BYTES).enumerate() {
+            let (header, area) = block.split_at(Q6_HEADER);
+            let codes = read::<T, Six>(t, area, part);
+            let words = [
+                t.line(line(header, LINE), part),
+                t.line(line(header, 2 * LINE), part),
+                t.line(line(header, 3 * LINE), part),
+                t.line(line(header, 4 * LINE), part),
+            ];
+            let mut factors = [t.signed_factor::<0>(words[0]); 16];
+            for (factors, &word) in factors.as_chunks_mut::<4>().0.iter_mut().zip(&words) {
+                factors[0] = t.signed_factor::<0>(word);
+                factors[1] = t.signed_factor::<1>(word);
+                factors[2] = t.signed_factor::<2>(word);
+                factors[3] = t.signed_factor::<3>(word);
             }
-            sub_block!(0);
-            sub_block!(1);
-            sub_block!(2);
-            sub_block!(3);
-            sub_block!(4);
-            sub_block!(5);
-            sub_block!(6);
-            sub_block!(7);
-            k_finish(t, (block, part, mins), product, (first, number), &sums, &mut y);
-        }
-        for r in 0..R {
-            t.store(y[r], &mut out[r], part);
-        }
-    }
-}
-
-#[inline(always)]
-fn q5_k_rows<T: Tile, const R: usize>(t: T, product: &TileProduct<'_>, first: usize, out: &mut [[f32; TILE_ROWS]]) {
-    const TOPS: usize = K_HEADER + BLOCK * TILE_ROWS / 2;
-    for part in 0..T::PARTS {
-        let mut y = [t.splat(0.0); R];
-        for (number, block) in product.blocks.chunks_exact(block_bytes(Kind::Q5K, 32)).enumerate() {
-            let (scales, mins) = k_scales(t, block, part);
-            let mut sums = [t.zero(); R];
-            macro_rules! sub_block {
-                ($s:literal) => {
-                    let factor = t.factor::<{ $s % 4 }>(scales[$s / 4]);
-                    let low = nibbles(t, block, K_HEADER + $s * 4 * LINE, part);
-                    let tops = t.line(line(block, TOPS + $s * LINE), part);
-                    let codes = [
-                        [
-                            t.with_one::<0>(low[0], tops),
-                            t.with_one::<1>(low[1], tops),
-                            t.with_one::<2>(low[2], tops),
-                            t.with_one::<3>(low[3], tops),
-                        ],
-                        [
-                            t.with_one::<4>(low[4], tops),
-                            t.with_one::<5>(low[5], tops),
-                            t.with_one::<6>(low[6], tops),
-                            t.with_one::<7>(low[7], tops),
-                        ],
-                    ];
-                    for r in 0..R {
-                        let a = product.x.codes(first + r, number);
-                        sums[r] = t.dot16(sums[r], &codes[0], inputs(a, 32 * $s), factor);
-                        sums[r] = t.dot16(sums[r], &codes[1], inputs(a, 32 * $s + 16), factor);
-                    }
-                };
-            }
-            sub_block!(0);
-            sub_block!(1);
-            sub_block!(2);
-            sub_block!(3);
-            sub_block!(4);
-            sub_block!(5);
-            sub_block!(6);
-            sub_block!(7);
-            k_finish(t, (block, part, mins), product, (first, number), &sums, &mut y);
-        }
-        for r in 0..R {
-            t.store(y[r], &mut out[r], part);
+            let d = t.halves(floats(header, 0), part);
+            let xs = &product.x.of_rows(number)[product.rows.clone()];
+            let mut ahead = Ahead::of(block, part);
+            by_rows!(T, ahead, xs, out, |x, y, N| q6_rows::<T, N>(t, ahead, &codes, &factors, d, part, x, y));
         }
     }
 }
 
 #[inline(always)]
-fn q6_k_rows<T: Tile, const R: usize>(t: T, product: &TileProduct<'_>, first: usize, out: &mut [[f32; TILE_ROWS]]) {
-    const TOPS: usize = Q6_HEADER + BLOCK * TILE_ROWS / 2;
-    for part in 0..T::PARTS {
-        let mut y = [t.splat(0.0); R];
-        for (number, block) in product.blocks.chunks_exact(block_bytes(Kind::Q6K, 16)).enumerate() {
-            let mut sums = [t.zero(); R];
-            let mut offsets = [t.zero(); R];
-            for word in 0..4 {
-                let scales = t.line(line(block, 2 * TILE_ROWS + word * LINE), part);
-                macro_rules! sub_block {
-                    ($s:literal) => {
-                        let factor = t.signed_factor::<$s>(scales);
-                        let at = 4 * word + $s; // of the sixteen
-                        let a = t.line(line(block, Q6_HEADER + 2 * at * LINE), part);
-                        let b = t.line(line(block, Q6_HEADER + (2 * at + 1) * LINE), part);
-                        let tops = t.line(line(block, TOPS + at * LINE), part);
-                        let codes = [
-                            t.with_two::<0>(t.low(a), tops),
-                            t.with_two::<1>(t.high(a), tops),
-                            t.with_two::<2>(t.low(b), tops),
-                            t.with_two::<3>(t.high(b), tops),
-                        ];
-                        for r in 0..R {
-                            let a = product.x.codes(first + r, number);
-                            sums[r] = t.dot16(sums[r], &codes, inputs(a, 16 * at), factor);
-                        }
-                    };
-                }
-                sub_block!(0);
-                sub_block!(1);
-                sub_block!(2);
-                sub_block!(3);
-                for r in 0..R {
-                    let s = product.x.sums16(first + r, number);
-                    offsets[r] = t.dot_signed_pair::<0>(offsets[r], scales, pair(s, 4 * word));
-                    offsets[r] = t.dot_signed_pair::<2>(offsets[r], scales, pair(s, 4 * word + 2));
-                }
-            }
-            let d = t.halves(floats(block, 0), part);
-            for r in 0..R {
-                let value = t.mul(d, t.to_float(t.minus_32(sums[r], offsets[r])));
-                y[r] = t.fma(t.splat(product.x.scale(first + r, number)), value, y[r]);
-            }
+#[expect(clippy::too_many_arguments, reason = "a block, taken apart")]
+fn q6_rows<T: Tile, const N: usize>(
+    t: T,
+    ahead: Ahead,
+    codes: &Block<T>,
+    factors: &[T::Factor; 16],
+    d: T::Float,
+    part: usize,
+    x: &[Rounded; N],
+    y: &mut [[f32; TILE_ROWS]; N],
+) {
+    let mut sums = [t.no_sums(); N];
+    for s in 0..16 {
+        ahead.step::<T, 4>(t, s);
+        let codes = &codes[s / 2].as_chunks::<4>().0[s % 2];
+        for r in 0..N {
+            sums[r] = t.dot16_centred(sums[r], codes, inputs(&x[r].codes, 16 * s), &x[r].centres[s], factors[s]);
         }
-        for r in 0..R {
-            t.store(y[r], &mut out[r], part);
+    }
+    for r in 0..N {
+        let value = t.mul(d, t.to_float(t.scaled(sums[r])));
+        t.store(t.fma(t.splat(x[r].scale), value, t.load(&y[r], part)), &mut y[r], part);
+    }
+}
+
+/// What stands beside the codes of a group.
+trait Group {
+    /// Inputs of a group.
+    const GROUP: usize;
+    /// Bytes of scales and biases of a group of a tile.
+    const BYTES: usize;
+    /// Whether there is a bias; codes without one have a centre.
+    const BIASED: bool;
+    /// The scale, and the bias or minus the centre.
+    fn beside<T: Tile>(t: T, brain: bool, header: &[u8], group: usize, part: usize) -> (T::Float, T::Float);
+}
+
+/// A 16-bit scale and bias.
+struct Biased<const GROUP: usize>;
+/// A scale in f16, codes relative to CENTRE.
+struct F16Centred<const CENTRE: u8>;
+/// A power of two, twice what belongs to codes of [`Fp4`].
+struct Powers;
+/// An 8-bit float, twice what belongs to codes of [`Fp4`].
+struct Minifloats;
+
+impl<const GROUP: usize> Group for Biased<GROUP> {
+    const GROUP: usize = GROUP;
+    const BYTES: usize = 4 * TILE_ROWS;
+    const BIASED: bool = true;
+    #[inline(always)]
+    fn beside<T: Tile>(t: T, brain: bool, header: &[u8], group: usize, part: usize) -> (T::Float, T::Float) {
+        let at = Self::BYTES * group;
+        let (scale, bias) = (floats(header, at), floats(header, at + 2 * TILE_ROWS));
+        if brain {
+            (t.brains(scale, part), t.brains(bias, part))
+        } else {
+            (t.halves(scale, part), t.halves(bias, part))
         }
     }
 }
 
-/// Per group, ascending: value = scale * sum + value, then bias * (sum of activations) + value.
+impl<const CENTRE: u8> Group for F16Centred<CENTRE> {
+    const GROUP: usize = 32;
+    const BYTES: usize = 2 * TILE_ROWS;
+    const BIASED: bool = false;
+    #[inline(always)]
+    fn beside<T: Tile>(t: T, _: bool, header: &[u8], group: usize, part: usize) -> (T::Float, T::Float) {
+        (t.halves(floats(header, Self::BYTES * group), part), t.splat(-f32::from(CENTRE)))
+    }
+}
+
+impl Group for Powers {
+    const GROUP: usize = 32;
+    const BYTES: usize = TILE_ROWS;
+    const BIASED: bool = false;
+    #[inline(always)]
+    fn beside<T: Tile>(t: T, _: bool, header: &[u8], group: usize, part: usize) -> (T::Float, T::Float) {
+        let scale = t.powers(bytes(header, Self::BYTES * group), part);
+        (t.mul(scale, t.splat(0.5)), t.splat(-12.0))
+    }
+}
+
+impl Group for Minifloats {
+    const GROUP: usize = 16;
+    const BYTES: usize = TILE_ROWS;
+    const BIASED: bool = false;
+    #[inline(always)]
+    fn beside<T: Tile>(t: T, _: bool, header: &[u8], group: usize, part: usize) -> (T::Float, T::Float) {
+        let scale = t.minifloats(bytes(header, Self::BYTES * group), part);
+        (t.mul(scale, t.splat(0.5)), t.splat(-12.0))
+    }
+}
+
+/// Per group, ascending: value = scale * dot + value, then bias * (sum of x) + value; or, where codes have a centre, value = scale *
+/// (dot - centre * sum of x) + value, the parenthesis being exact.
 #[inline(always)]
-fn affine4_rows<T: Tile, const R: usize>(t: T, product: &TileProduct<'_>, first: usize, out: &mut [[f32; TILE_ROWS]]) {
-    let group = product.group;
-    let header = BLOCK / group * 4 * TILE_ROWS;
+fn grouped<T: Tile, R: Read, G: Group>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
+    let brain = matches!(product.kind, Kind::Grouped { scale: Scale::BiasedBF16, .. });
+    let header = BLOCK / G::GROUP * G::BYTES;
     for part in 0..T::PARTS {
-        let mut y = [t.splat(0.0); R];
-        for (number, block) in product.blocks.chunks_exact(block_bytes(Kind::Affine4, group)).enumerate() {
-            let mut values = [t.splat(0.0); R];
-            for g in 0..BLOCK / group {
-                let at = g * 4 * TILE_ROWS;
-                let (scale, bias) = (floats(block, at), floats(block, at + 2 * TILE_ROWS));
-                let (scale, bias) = match product.brain {
-                    true => (t.brains(scale, part), t.brains(bias, part)),
-                    false => (t.halves(scale, part), t.halves(bias, part)),
-                };
-                let mut sums = [t.zero(); R];
-                for s in g * group / 32..(g + 1) * group / 32 {
-                    let codes = nibbles(t, block, header + s * 4 * LINE, part);
-                    for r in 0..R {
-                        let a = product.x.codes(first + r, number);
-                        sums[r] = t.dot32_plain(sums[r], &codes, inputs(a, 32 * s));
-                    }
-                }
-                for r in 0..R {
-                    let s = product.x.sums32(first + r, number);
-                    let sum: i32 = s[g * group / 32..(g + 1) * group / 32].iter().map(|&s| i32::from(s)).sum();
-                    values[r] = t.fma(scale, t.to_float(sums[r]), values[r]);
-                    values[r] = t.fma(bias, t.splat(sum as f32), values[r]);
-                }
+        for (number, block) in product.blocks.chunks_exact(header + R::BYTES).enumerate() {
+            let (header, area) = block.split_at(header);
+            let codes = read::<T, R>(t, area, part);
+            let mut beside = [(t.splat(0.0), t.splat(0.0)); BLOCK / 16];
+            for (g, beside) in beside.iter_mut().enumerate().take(BLOCK / G::GROUP) {
+                *beside = G::beside(t, brain, header, g, part);
             }
-            for r in 0..R {
-                y[r] = t.fma(t.splat(product.x.scale(first + r, number)), values[r], y[r]);
+            let xs = &product.x.of_rows(number)[product.rows.clone()];
+            let mut ahead = Ahead::of(block, part);
+            by_rows!(T, ahead, xs, out, |x, y, N| grouped_rows::<T, R, G, N>(t, ahead, &codes, &beside, part, x, y));
+        }
+    }
+}
+
+#[inline(always)]
+fn grouped_rows<T: Tile, R: Read, G: Group, const N: usize>(
+    t: T,
+    ahead: Ahead,
+    codes: &Block<T>,
+    beside: &[(T::Float, T::Float); BLOCK / 16],
+    part: usize,
+    x: &[Rounded; N],
+    y: &mut [[f32; TILE_ROWS]; N],
+) {
+    let mut values = [t.splat(0.0); N];
+    for (g, &(scale, bias)) in beside.iter().enumerate().take(BLOCK / G::GROUP) {
+        let mut sums = [t.no_sums(); N];
+        for s in g * G::GROUP / 16..(g + 1) * G::GROUP / 16 {
+            // Enough for the widest codes; lines that are asked for twice cost nothing.
+            if R::BITS > 4 {
+                ahead.step::<T, 5>(t, s)
+            } else {
+                ahead.step::<T, 3>(t, s)
+            }
+            let codes = &codes[s / 2].as_chunks::<4>().0[s % 2];
+            for r in 0..N {
+                let x = inputs(&x[r].codes, 16 * s);
+                sums[r] = if R::BITS > 6 { t.dot16_bytes(sums[r], codes, x) } else { t.dot16(sums[r], codes, x) };
             }
         }
-        for r in 0..R {
-            t.store(y[r], &mut out[r], part);
+        for r in 0..N {
+            let dot = t.to_float(t.plain(sums[r]));
+            let sum = t.splat(x[r].sums[sums_at(G::GROUP) + g]);
+            values[r] = if G::BIASED {
+                t.fma(bias, sum, t.fma(scale, dot, values[r]))
+            } else {
+                t.fma(scale, t.fma(bias, sum, dot), values[r])
+            };
         }
+    }
+    for r in 0..N {
+        t.store(t.fma(t.splat(x[r].scale), values[r], t.load(&y[r], part)), &mut y[r], part);
     }
 }

@@ -1,154 +1,208 @@
 //! How packed weights lie in memory.
 //!
 //! A matrix is a sequence of tiles of sixteen output rows (the last one padded with zeros), a tile a sequence of blocks of 256
-//! inputs, and a block is a header of scales followed by lines of codes, so that a product reads memory once and in order. A
-//! line holds four inputs of each row; 4-bit codes share a line by nibbles: inputs 8 j .. 8 j + 3 in the low ones, 8 j + 4 ..
-//! 8 j + 7 in the high ones. Scales stay in the bits that the file has them in.
+//! inputs, and a block is a header of scales followed by lines of codes, so that a product reads memory once and in order.
+//!
+//! A line of 64 bytes has eight slots of eight bytes: eight inputs of one row each. Lines come in pairs, one for half the
+//! rows of the tile each ([`slot_of`]), so that the two halves, multiplied by the same eight activations, interleave into the
+//! sixteen rows in order. 4-bit codes share a line: the first half's in the low nibbles, the second half's in the high
+//! ones. Further bits lie in planes behind the nibbles, line after line at the next bits of a byte. Scales stay in
+//! the bits that the file has them in.
 
-use super::pack::pack_tile;
 use super::tile::{LINE, TILE_ROWS};
-use glimmer_encoding::{Encoding, FloatType, GgmlType, WeightView};
+use glimmer_encoding::{Encoding, FloatType, GgmlType};
 
 /// Inputs of a block.
 pub const BLOCK: usize = 256;
+/// Bytes of the 4-bit codes of a block of a tile.
+pub(super) const NIBBLES: usize = BLOCK * TILE_ROWS / 2;
+/// Bytes of a plane of two bits per code.
+pub(super) const PAIRS: usize = NIBBLES / 2;
+/// Bytes of a plane of one bit per code.
+pub(super) const ONES: usize = NIBBLES / 4;
 
-/// The packed layouts.
+/// How the codes of a block lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// 4-bit codes; per 256 inputs f16 scales for scales and mins, per 32 a 6-bit scale and a 6-bit min.
-    Q4K,
-    /// The same with 5-bit codes.
-    Q5K,
-    /// 6-bit codes minus 32; per 256 inputs an f16 scale, per 16 an 8-bit scale.
-    Q6K,
-    /// 4-bit codes; per group of 32, 64 or 128 a 16-bit scale and bias.
-    Affine4,
+pub enum Codes {
+    /// A plane of pairs of bits.
+    Two,
+    /// The same, and a plane of single bits, the third.
+    Three,
+    /// Nibbles.
+    Four,
+    /// Nibbles, and a plane of single bits, the fifth.
+    Five,
+    /// Nibbles, and a plane of pairs of bits, the fifth and sixth.
+    Six,
+    /// Bytes.
+    Eight,
+    /// Nibbles that are small floats (e2m1); they become twice the value plus 12.
+    Fp4,
 }
 
-/// A packed weight matrix (outs, inputs).
-pub struct Packed {
-    kind: Kind,
-    group: usize,
-    brain: bool,
-    outs: usize,
-    inputs: usize,
-    tile_bytes: usize,
-    data: Vec<u8>,
-}
-
-impl Packed {
-    /// Whether an encoding has a packed layout.
-    pub fn exists(encoding: Encoding) -> bool {
-        layout_of(encoding).is_some()
-    }
-
-    /// A matrix of zeros, to be filled; `None` where the encoding has no packed layout or there is no memory.
-    pub fn zeros(encoding: Encoding, outs: usize, inputs: usize) -> Option<Self> {
-        let (kind, group, brain) = layout_of(encoding)?;
-        let tile_bytes = inputs.div_ceil(BLOCK).checked_mul(block_bytes(kind, group))?;
-        let data = crate::memory::zeros(outs.div_ceil(TILE_ROWS).checked_mul(tile_bytes)?)?;
-        Some(Self { kind, group, brain, outs, inputs, tile_bytes, data })
-    }
-
-    /// Pieces of `rows` rows each, the last with what is left, to be filled by as many threads as there are.
-    ///
-    /// # Panics
-    /// If `rows` is no multiple of sixteen.
-    pub fn pieces(&mut self, rows: usize) -> Vec<PackedRows<'_>> {
-        assert!(rows > 0 && rows.is_multiple_of(TILE_ROWS), "pieces of {rows} rows");
-        let Self { kind, group, outs, inputs, tile_bytes, .. } = *self;
-        let pieces = self.data.chunks_mut((rows / TILE_ROWS * tile_bytes).max(1)).enumerate();
-        pieces
-            .map(|(i, data)| PackedRows { kind, group, rows: rows.min(outs - i * rows), inputs, tile_bytes, data })
-            .collect()
-    }
-
-    /// Output rows.
-    pub fn outs(&self) -> usize {
-        self.outs
-    }
-
-    /// Inputs of a row.
-    pub fn inputs(&self) -> usize {
-        self.inputs
-    }
-
-    /// Bytes in memory.
-    pub fn bytes(&self) -> usize {
-        self.data.len()
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        self.kind
-    }
-
-    pub(crate) fn group(&self) -> usize {
-        self.group
-    }
-
-    pub(crate) fn brain(&self) -> bool {
-        self.brain
-    }
-
-    pub(crate) fn tiles(&self) -> usize {
-        self.outs.div_ceil(TILE_ROWS)
-    }
-
-    pub(crate) fn tile(&self, tile: usize) -> &[u8] {
-        &self.data[tile * self.tile_bytes..(tile + 1) * self.tile_bytes]
-    }
-}
-
-/// Rows of a packed matrix, in whole tiles.
-pub struct PackedRows<'a> {
-    kind: Kind,
-    group: usize,
-    rows: usize,
-    inputs: usize,
-    tile_bytes: usize,
-    data: &'a mut [u8],
-}
-
-impl PackedRows<'_> {
-    /// Packs all of its rows, which are those of `view`, over zeros or over others.
-    ///
-    /// # Panics
-    /// If the view is of another shape or encoding.
-    pub fn fill(&mut self, view: &WeightView<'_>) {
-        let layout = layout_of(view.encoding()).map(|(kind, group, _)| (kind, group));
-        assert_eq!(layout, Some((self.kind, self.group)), "layout of {}", view.encoding());
-        assert_eq!((view.rows(), view.cols()), (self.rows, self.inputs), "shape of a piece");
-        for (tile, bytes) in self.data.chunks_exact_mut(self.tile_bytes.max(1)).enumerate() {
-            let rows = tile * TILE_ROWS..self.rows.min((tile + 1) * TILE_ROWS);
-            pack_tile(self.kind, self.group, view, rows, bytes);
+impl Codes {
+    /// Bytes of the codes of a block of a tile.
+    pub(super) const fn bytes(self) -> usize {
+        match self {
+            Codes::Two => PAIRS,
+            Codes::Three => PAIRS + ONES,
+            Codes::Four | Codes::Fp4 => NIBBLES,
+            Codes::Five => NIBBLES + ONES,
+            Codes::Six => NIBBLES + PAIRS,
+            Codes::Eight => 2 * NIBBLES,
         }
     }
 }
 
-/// The layout of an encoding, the inputs that share a scale, and whether scales are bf16.
-fn layout_of(encoding: Encoding) -> Option<(Kind, usize, bool)> {
-    match encoding {
-        Encoding::Ggml(GgmlType::Q4K) => Some((Kind::Q4K, 32, false)),
-        Encoding::Ggml(GgmlType::Q5K) => Some((Kind::Q5K, 32, false)),
-        Encoding::Ggml(GgmlType::Q6K) => Some((Kind::Q6K, 16, false)),
-        Encoding::Affine { bits: 4, group, scale: FloatType::F16 } => Some((Kind::Affine4, group as usize, false)),
-        Encoding::Affine { bits: 4, group, scale: FloatType::BF16 } => Some((Kind::Affine4, group as usize, true)),
-        _ => None,
+/// What belongs to a group of inputs beside its codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// w = scale * code + bias, both f16.
+    BiasedF16,
+    /// w = scale * code + bias, both bf16.
+    BiasedBF16,
+    /// w = scale * (code - centre), f16.
+    F16 {
+        /// What a code is relative to.
+        centre: u8,
+    },
+    /// w = scale / 2 * (code - 12), the scale a power of two.
+    E8M0,
+    /// w = scale / 2 * (code - 12), the scale an 8-bit float.
+    E4M3,
+}
+
+impl Scale {
+    /// Bytes for one row and group.
+    const fn bytes(self) -> usize {
+        match self {
+            Scale::BiasedF16 | Scale::BiasedBF16 => 4,
+            Scale::F16 { .. } => 2,
+            Scale::E8M0 | Scale::E4M3 => 1,
+        }
     }
 }
 
-/// Header and codes of a block.
-pub(crate) const fn block_bytes(kind: Kind, group: usize) -> usize {
-    let nibbles = BLOCK * TILE_ROWS / 2;
-    match kind {
-        Kind::Q4K => K_HEADER + nibbles,
-        Kind::Q5K => K_HEADER + nibbles + BLOCK * TILE_ROWS / 8,
-        Kind::Q6K => Q6_HEADER + nibbles + BLOCK * TILE_ROWS / 4,
-        Kind::Affine4 => BLOCK / group * 4 * TILE_ROWS + nibbles,
-    }
+/// The packed layouts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Per 256 inputs f16 scales for scales and mins, per 32 a 6-bit scale and a 6-bit min.
+    KQuant(Codes),
+    /// 6-bit codes minus 32; per 256 inputs an f16 scale, per 16 a signed 8-bit scale.
+    Q6K,
+    /// Per group of inputs a scale of its own.
+    Grouped {
+        /// How the codes lie.
+        codes: Codes,
+        /// Inputs of a group: 16, 32, 64 or 128.
+        group: usize,
+        /// Scale and bias.
+        scale: Scale,
+    },
 }
 
 /// d, dmin (f16 each), and three words of packed 6-bit scales and mins per row.
-pub(crate) const K_HEADER: usize = 2 * 2 * TILE_ROWS + 3 * LINE;
-/// d (f16), and four words of 8-bit scales per row.
-pub(crate) const Q6_HEADER: usize = 2 * TILE_ROWS + 4 * LINE;
+pub(super) const K_HEADER: usize = 2 * 2 * TILE_ROWS + 3 * LINE;
+/// d (f16, padded to a line), and four words of 8-bit scales per row.
+pub(super) const Q6_HEADER: usize = 5 * LINE;
+
+impl Kind {
+    /// The layout of an encoding, where there is one.
+    pub fn of(encoding: Encoding) -> Option<Self> {
+        let grouped = |codes, group: usize, scale| Some(Kind::Grouped { codes, group, scale });
+        match encoding {
+            Encoding::Ggml(GgmlType::Q4K) => Some(Kind::KQuant(Codes::Four)),
+            Encoding::Ggml(GgmlType::Q5K) => Some(Kind::KQuant(Codes::Five)),
+            Encoding::Ggml(GgmlType::Q6K) => Some(Kind::Q6K),
+            Encoding::Ggml(GgmlType::Q4_0) => grouped(Codes::Four, 32, Scale::F16 { centre: 8 }),
+            Encoding::Ggml(GgmlType::Q8_0) => grouped(Codes::Eight, 32, Scale::F16 { centre: 128 }),
+            Encoding::MxFp4 => grouped(Codes::Fp4, 32, Scale::E8M0),
+            Encoding::NvFp4 => grouped(Codes::Fp4, 16, Scale::E4M3),
+            Encoding::Affine { bits, group, scale } => {
+                let codes = match bits {
+                    2 => Codes::Two,
+                    3 => Codes::Three,
+                    4 => Codes::Four,
+                    5 => Codes::Five,
+                    6 => Codes::Six,
+                    8 => Codes::Eight,
+                    _ => return None,
+                };
+                match scale {
+                    FloatType::F16 => grouped(codes, group.into(), Scale::BiasedF16),
+                    FloatType::BF16 => grouped(codes, group.into(), Scale::BiasedBF16),
+                    FloatType::F32 => None,
+                }
+            }
+            Encoding::MxFp8 | Encoding::Dense(_) => None,
+        }
+    }
+
+    /// Bytes of scales at the beginning of a block.
+    pub(super) const fn header(self) -> usize {
+        match self {
+            Kind::KQuant(_) => K_HEADER,
+            Kind::Q6K => Q6_HEADER,
+            Kind::Grouped { group, scale, .. } => BLOCK / group * scale.bytes() * TILE_ROWS,
+        }
+    }
+
+    /// How the codes of a block lie.
+    pub(super) const fn codes(self) -> Codes {
+        match self {
+            Kind::KQuant(codes) | Kind::Grouped { codes, .. } => codes,
+            Kind::Q6K => Codes::Six,
+        }
+    }
+
+    /// Bytes of a block.
+    pub(super) const fn block_bytes(self) -> usize {
+        self.header() + self.codes().bytes()
+    }
+}
+
+/// Where the codes of a row of a tile lie: its slot, and 0 or 1 for the half.
+pub const fn slot_of(row: usize) -> (usize, usize) {
+    (row / 4 * 2 + row % 2, row / 2 % 2)
+}
+
+/// Puts the codes of one row of a block, which were zero, into their place.
+pub(super) fn put_codes(codes: Codes, area: &mut [u8], row: usize, values: &[u8; BLOCK]) {
+    let (slot, half) = slot_of(row);
+    for (group, values) in values.as_chunks::<8>().0.iter().enumerate() {
+        // Eight codes of a byte each; no shift below moves a code out of its byte.
+        let values = u64::from_le_bytes(*values);
+        let line = 2 * group + half;
+        let mut or = |at: usize, bits: u64| {
+            if let Some(to) = area[at + 8 * slot..].first_chunk_mut::<8>() {
+                *to = (u64::from_le_bytes(*to) | bits).to_le_bytes();
+            }
+        };
+        let low = |bits: u32| u64::from_le_bytes([(1 << bits) - 1; 8]);
+        let nibbles = (values & low(4)) << (4 * half);
+        let pairs = |of: u64| (line / 4 * LINE, (of & low(2)) << (2 * (line % 4)));
+        let ones = |of: u64| (line / 8 * LINE, (of & low(1)) << (line % 8));
+        match codes {
+            Codes::Four | Codes::Fp4 => or(group * LINE, nibbles),
+            Codes::Five => {
+                or(group * LINE, nibbles);
+                let (at, bits) = ones(values >> 4);
+                or(NIBBLES + at, bits);
+            }
+            Codes::Six => {
+                or(group * LINE, nibbles);
+                let (at, bits) = pairs(values >> 4);
+                or(NIBBLES + at, bits);
+            }
+            Codes::Eight => or(line * LINE, values),
+            Codes::Two | Codes::Three => {
+                let (at, bits) = pairs(values);
+                or(at, bits);
+                if codes == Codes::Three {
+                    let (at, bits) = ones(values >> 2);
+                    or(PAIRS + at, bits);
+                }
+            }
+        }
+    }
+}

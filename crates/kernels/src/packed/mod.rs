@@ -1,4 +1,4 @@
-//! Products with packed quantized weights: 8-bit activations, integer sums, one float operation per 256 inputs.
+//! Products with packed quantized weights: 8-bit activations, integer sums, few float operations.
 //!
 //! Weights are packed once at load into tiles of sixteen output rows ([`layout`]); activations are rounded to 8 bits by one rule
 //! for all encodings and instruction sets ([`Activations`]). What a product is, is written down as the scalar
@@ -9,31 +9,36 @@ pub mod activations;
 mod kernels;
 pub mod layout;
 mod pack;
+mod read;
 pub mod tile;
 
 pub use activations::Activations;
-pub use layout::{Packed, PackedRows};
+pub use pack::{Packed, PackedRows};
 
-pub(crate) use kernels::{affine4, q4_k, q5_k, q6_k};
+pub(crate) use activations::round;
+pub(crate) use kernels::product;
 
 use crate::dispatch::Kernels;
 use crate::pool::{Pool, Shared};
 use layout::Kind;
+use std::ops::Range;
 use tile::TILE_ROWS;
 
 /// Tiles that a thread takes at once.
 const TOGETHER: usize = 2;
+/// Bytes of activations that stay in the second-level cache while tiles pass by them.
+const PANEL: usize = 512 << 10;
 
-/// One tile of weights against every row of activations.
+/// One tile of weights against some rows of activations.
 pub(crate) struct TileProduct<'a> {
+    /// How the tile lies.
+    pub kind: Kind,
     /// The tile's blocks.
     pub blocks: &'a [u8],
-    /// Inputs that share a scale, where that varies.
-    pub group: usize,
-    /// Whether scales are bf16 rather than f16.
-    pub brain: bool,
     /// The activations.
     pub x: &'a Activations,
+    /// The rows of them.
+    pub rows: Range<usize>,
 }
 
 /// `x` (rows, k) times the packed weight (outs, k) transposed, into `out` (rows, outs).
@@ -45,22 +50,23 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, weight: &Packed, 
     assert_eq!(x.inputs(), weight.inputs(), "inputs of a product");
     assert_eq!(out.len(), rows * outs, "output of {rows} rows of {outs}");
     let out = Shared::new(out);
-    let tiles = weight.tiles();
-    pool.run(tiles.div_ceil(TOGETHER), &|claim| {
-        let mut sums = vec![[0f32; TILE_ROWS]; rows];
-        for tile in claim * TOGETHER..tiles.min((claim + 1) * TOGETHER) {
-            let product = TileProduct { blocks: weight.tile(tile), group: weight.group(), brain: weight.brain(), x };
-            match weight.kind() {
-                Kind::Q4K => kernels.packed_q4_k(&product, &mut sums),
-                Kind::Q5K => kernels.packed_q5_k(&product, &mut sums),
-                Kind::Q6K => kernels.packed_q6_k(&product, &mut sums),
-                Kind::Affine4 => kernels.packed_affine4(&product, &mut sums),
-            }
+    let panel = (PANEL / weight.inputs() / 16 * 16).clamp(32, 128);
+    let claims = weight.tiles().div_ceil(TOGETHER);
+    pool.run(rows.div_ceil(panel) * claims, &|task| {
+        let (panel, claim) = (task / claims * panel..rows.min((task / claims + 1) * panel), task % claims);
+        let mut sums = vec![[0f32; TILE_ROWS]; panel.len()];
+        for tile in claim * TOGETHER..weight.tiles().min((claim + 1) * TOGETHER) {
+            sums.fill([0.0; TILE_ROWS]);
+            let product = TileProduct { kind: weight.kind(), blocks: weight.tile(tile), x, rows: panel.clone() };
+            kernels.packed(&product, &mut sums);
             let columns = tile * TILE_ROWS..outs.min((tile + 1) * TILE_ROWS);
-            for (row, sums) in sums.iter().enumerate() {
-                // SAFETY: tiles are disjoint ranges of columns, and each is given to one thread once.
+            for (row, sums) in panel.clone().zip(&sums) {
+                // SAFETY: tiles are disjoint ranges of columns, panels of rows, and each pair is given to one thread once.
                 let part = unsafe { out.slice(row * outs + columns.start..row * outs + columns.end) };
-                part.copy_from_slice(&sums[..columns.len()]);
+                match weight.factor() {
+                    1.0 => part.copy_from_slice(&sums[..columns.len()]),
+                    factor => part.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * factor),
+                }
             }
         }
     });

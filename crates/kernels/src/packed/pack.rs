@@ -1,140 +1,212 @@
-//! Packing: from rows as files have them to tiles.
-//!
-//! Of each block of a tile, the codes of all sixteen rows become bytes first, which is all that an encoding has to know;
-//! then the lines are written from those, which is all that the layout has to know.
+//! Packing: from the rows of a file to tiles.
 
-use super::layout::{BLOCK, K_HEADER, Kind, Q6_HEADER, block_bytes};
+use super::layout::{BLOCK, Codes, Kind, Scale, put_codes};
 use super::tile::{LINE, TILE_ROWS};
-use glimmer_encoding::{Parts, WeightView};
-use std::ops::Range;
+use crate::memory::Buffer;
+use glimmer_encoding::{Encoding, GgmlType, Parts, WeightView, unpack_codes};
 
-/// The codes of a block, each in a byte: row by row.
-type Codes = [[u8; BLOCK]; TILE_ROWS];
+/// A packed weight matrix (outs, inputs).
+pub struct Packed {
+    encoding: Encoding,
+    kind: Kind,
+    outs: usize,
+    inputs: usize,
+    tile_bytes: usize,
+    factor: f32,
+    data: Buffer<u8>,
+}
 
-/// Bytes of the lines that hold the lower four bits of a block's codes.
-const NIBBLES: usize = BLOCK * TILE_ROWS / 2;
+impl Packed {
+    /// Whether an encoding has a packed layout.
+    pub fn exists(encoding: Encoding) -> bool {
+        Kind::of(encoding).is_some()
+    }
 
-/// Packs at most sixteen rows of `view`. What belongs to rows that there are not is left as it is.
-pub(super) fn pack_tile(kind: Kind, group: usize, view: &WeightView<'_>, rows: Range<usize>, tile: &mut [u8]) {
-    let mut codes: Codes = [[0; BLOCK]; TILE_ROWS];
-    let parts: Vec<Parts<'_>> = rows.map(|row| view.row(row)).collect();
-    for (number, to) in tile.chunks_exact_mut(block_bytes(kind, group)).enumerate() {
-        let rows = parts.iter().zip(&mut codes).enumerate();
-        match kind {
-            Kind::Q4K => {
-                rows.for_each(|(row, (parts, codes))| q4_k(block(parts, number), row, codes, to));
-                nibbles(&codes, &mut to[K_HEADER..]);
-            }
-            Kind::Q5K => {
-                rows.for_each(|(row, (parts, codes))| q5_k(block(parts, number), row, codes, to));
-                nibbles(&codes, &mut to[K_HEADER..]);
-                tops::<1>(&codes, &mut to[K_HEADER + NIBBLES..]);
-            }
-            Kind::Q6K => {
-                rows.for_each(|(row, (parts, codes))| q6_k(block(parts, number), row, codes, to));
-                nibbles(&codes, &mut to[Q6_HEADER..]);
-                tops::<2>(&codes, &mut to[Q6_HEADER + NIBBLES..]);
-            }
-            Kind::Affine4 => {
-                rows.for_each(|(row, (parts, codes))| affine4(parts, number, group, row, codes, to));
-                nibbles(&codes, &mut to[BLOCK / group * 4 * TILE_ROWS..]);
+    /// A matrix of zeros, to be filled; `None` where the encoding has no packed layout or there is no memory.
+    pub fn zeros(encoding: Encoding, outs: usize, inputs: usize) -> Option<Self> {
+        let kind = Kind::of(encoding)?;
+        let tile_bytes = inputs.div_ceil(BLOCK).checked_mul(kind.block_bytes())?;
+        let data = Buffer::zeros(outs.div_ceil(TILE_ROWS).checked_mul(tile_bytes)?)?;
+        Some(Self { encoding, kind, outs, inputs, tile_bytes, factor: 1.0, data })
+    }
+
+    /// Pieces of `rows` rows each, the last with what is left, to be filled by as many threads as there are.
+    ///
+    /// # Panics
+    /// If `rows` is no multiple of sixteen.
+    pub fn pieces(&mut self, rows: usize) -> Vec<PackedRows<'_>> {
+        assert!(rows > 0 && rows.is_multiple_of(TILE_ROWS), "pieces of {rows} rows");
+        let Self { encoding, kind, outs, inputs, tile_bytes, .. } = *self;
+        let pieces = self.data.chunks_mut((rows / TILE_ROWS * tile_bytes).max(1)).enumerate();
+        pieces
+            .map(|(i, data)| PackedRows { encoding, kind, rows: rows.min(outs - i * rows), inputs, tile_bytes, data })
+            .collect()
+    }
+
+    /// Sets what every product is multiplied with, last: the scale of the whole tensor, where it has one.
+    pub fn set_global_scale(&mut self, scale: Option<f32>) {
+        self.factor = scale.unwrap_or(1.0);
+    }
+
+    /// Output rows.
+    pub fn outs(&self) -> usize {
+        self.outs
+    }
+
+    /// Inputs of a row.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Bytes in memory.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+
+    /// What every product is multiplied with, last.
+    pub(super) fn factor(&self) -> f32 {
+        self.factor
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(super) fn tiles(&self) -> usize {
+        self.outs.div_ceil(TILE_ROWS)
+    }
+
+    pub(super) fn tile(&self, tile: usize) -> &[u8] {
+        &self.data[tile * self.tile_bytes..(tile + 1) * self.tile_bytes]
+    }
+}
+
+/// Rows of a packed matrix, in whole tiles.
+pub struct PackedRows<'a> {
+    encoding: Encoding,
+    kind: Kind,
+    rows: usize,
+    inputs: usize,
+    tile_bytes: usize,
+    data: &'a mut [u8],
+}
+
+impl PackedRows<'_> {
+    /// Packs all of its rows, which are those of `view`, over zeros or over others.
+    ///
+    /// # Panics
+    /// If the view is of another shape or encoding.
+    pub fn fill(&mut self, view: &WeightView<'_>) {
+        assert_eq!(view.encoding(), self.encoding, "encoding of a piece");
+        assert_eq!((view.rows(), view.cols()), (self.rows, self.inputs), "shape of a piece");
+        for (tile, bytes) in self.data.chunks_exact_mut(self.tile_bytes.max(1)).enumerate() {
+            bytes.fill(0);
+            for row in 0..TILE_ROWS.min(self.rows - tile * TILE_ROWS) {
+                pack_row(self.kind, self.encoding, view.row(tile * TILE_ROWS + row), row, bytes);
             }
         }
     }
 }
 
-/// Block `number` of a row of blocks of N bytes.
-fn block<'a, const N: usize>(parts: &Parts<'a>, number: usize) -> &'a [u8; N] {
-    &parts.codes.as_chunks().0[number]
-}
-
-/// Puts a number of a row's header into its place: `at` is where the numbers of row 0 begin.
-fn put<const N: usize>(to: &mut [u8], at: usize, row: usize, from: &[u8]) {
-    to[at + N * row..at + N * (row + 1)].copy_from_slice(&from[..N]);
-}
-
-fn q4_k(block: &[u8; 144], row: usize, codes: &mut [u8; BLOCK], to: &mut [u8]) {
-    k_header(block, row, to);
-    k_nibbles(&block[16..], codes);
-}
-
-fn q5_k(block: &[u8; 176], row: usize, codes: &mut [u8; BLOCK], to: &mut [u8]) {
-    k_header(block, row, to);
-    k_nibbles(&block[48..], codes);
-    // Bit s of byte i is the fifth bit of input 32 s + i.
-    for (s, codes) in codes.chunks_exact_mut(32).enumerate() {
-        codes.iter_mut().zip(&block[16..48]).for_each(|(code, &byte)| *code |= (byte >> s & 1) << 4);
+/// Puts one row of the matrix into its place among the sixteen of a tile, whose bytes were zero.
+fn pack_row(kind: Kind, encoding: Encoding, parts: Parts<'_>, row: usize, tile: &mut [u8]) {
+    for (number, block) in tile.chunks_exact_mut(kind.block_bytes()).enumerate() {
+        let (header, area) = block.split_at_mut(kind.header());
+        let mut codes = [0; BLOCK];
+        match encoding {
+            Encoding::Ggml(ggml) => {
+                let per_block = BLOCK / ggml.block() * ggml.block_bytes();
+                let from = &parts.codes[number * per_block..parts.codes.len().min((number + 1) * per_block)];
+                match ggml {
+                    GgmlType::Q4K => k_quant(from, &from[16..], row, header, &mut codes),
+                    GgmlType::Q5K => {
+                        k_quant(from, &from[48..], row, header, &mut codes);
+                        // Bit s of high byte i is the fifth bit of input 32 s + i.
+                        for (s, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                            codes.iter_mut().zip(&from[16..48]).for_each(|(c, high)| *c |= (high >> s & 1) << 4);
+                        }
+                    }
+                    GgmlType::Q6K => q6_k(from, row, header, &mut codes),
+                    GgmlType::Q4_0 => {
+                        for (g, from) in from.as_chunks::<18>().0.iter().enumerate() {
+                            put(header, g * 2 * TILE_ROWS + 2 * row, &from[..2]);
+                            let (low, high) = codes[32 * g..32 * g + 32].split_at_mut(16);
+                            for ((low, high), code) in low.iter_mut().zip(high).zip(&from[2..]) {
+                                (*low, *high) = (code & 15, code >> 4);
+                            }
+                        }
+                    }
+                    GgmlType::Q8_0 => {
+                        for (g, from) in from.as_chunks::<34>().0.iter().enumerate() {
+                            put(header, g * 2 * TILE_ROWS + 2 * row, &from[..2]);
+                            codes[32 * g..32 * g + 32].iter_mut().zip(&from[2..]).for_each(|(c, b)| *c = b ^ 0x80);
+                        }
+                    }
+                }
+            }
+            _ => grouped(kind, parts, number, row, header, &mut codes),
+        }
+        put_codes(kind.codes(), area, row, &codes);
     }
 }
 
-fn q6_k(block: &[u8; 210], row: usize, codes: &mut [u8; BLOCK], to: &mut [u8]) {
-    put::<2>(to, 0, row, &block[208..]);
+fn put(header: &mut [u8], at: usize, bytes: &[u8]) {
+    header[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// d, dmin and the twelve bytes of scales and mins of a K-quant block, and its nibbles: 32 bytes hold 64 inputs, the first 32 in
+/// the low ones.
+fn k_quant(from: &[u8], nibbles: &[u8], row: usize, header: &mut [u8], codes: &mut [u8; BLOCK]) {
+    put(header, 2 * row, &from[..2]);
+    put(header, 2 * TILE_ROWS + 2 * row, &from[2..4]);
+    for word in 0..3 {
+        put(header, 4 * TILE_ROWS + word * LINE + 4 * row, &from[4 + 4 * word..8 + 4 * word]);
+    }
+    for (codes, bytes) in codes.as_chunks_mut::<64>().0.iter_mut().zip(nibbles.as_chunks::<32>().0) {
+        let (low, high) = codes.split_at_mut(32);
+        low.iter_mut().zip(bytes).for_each(|(c, b)| *c = b & 15);
+        high.iter_mut().zip(bytes).for_each(|(c, b)| *c = b >> 4);
+    }
+}
+
+/// 128 bytes of low halves, 64 of upper bits, 16 scales, d. Two halves of 128 inputs, four quarters of 32 each.
+fn q6_k(from: &[u8], row: usize, header: &mut [u8], codes: &mut [u8; BLOCK]) {
+    put(header, 2 * row, &from[208..210]);
     for word in 0..4 {
-        put::<4>(to, 2 * TILE_ROWS + word * LINE, row, &block[192 + 4 * word..]);
+        put(header, (word + 1) * LINE + 4 * row, &from[192 + 4 * word..196 + 4 * word]);
     }
-    // Two halves of 128 inputs, four quarters of 32 each.
-    for (i, codes) in codes.chunks_exact_mut(32).enumerate() {
-        let (half, quarter) = (i / 4, i % 4);
-        let low = &block[64 * half + 32 * (quarter % 2)..][..32];
-        let high = &block[128 + 32 * half..][..32];
-        for ((code, &low), &high) in codes.iter_mut().zip(low).zip(high) {
+    for (at, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let (half, quarter) = (at / 4, at % 4);
+        let low = &from[64 * half + 32 * (quarter % 2)..][..32];
+        let high = &from[128 + 32 * half..][..32];
+        for ((code, low), high) in codes.iter_mut().zip(low).zip(high) {
             *code = low >> (4 * (quarter / 2)) & 15 | (high >> (2 * quarter) & 3) << 4;
         }
     }
 }
 
-fn affine4(parts: &Parts<'_>, number: usize, group: usize, row: usize, codes: &mut [u8; BLOCK], to: &mut [u8]) {
-    let packed = parts.codes.chunks(BLOCK / 2).nth(number).unwrap_or_default();
-    let first = number * BLOCK / group;
-    for g in 0..2 * packed.len() / group {
-        let (at, from) = (g * 4 * TILE_ROWS, 2 * (first + g));
-        put::<2>(to, at, row, &parts.scales[from..]);
-        put::<2>(to, at + 2 * TILE_ROWS, row, &parts.biases[from..]);
-    }
-    let (pairs, _) = codes.as_chunks_mut::<2>();
-    pairs.iter_mut().zip(packed).for_each(|(pair, &byte)| *pair = [byte & 15, byte >> 4]);
-    codes[2 * packed.len()..].fill(0);
-}
-
-/// d, dmin and the twelve bytes of scales and mins of a K-quant block.
-fn k_header(header: &[u8], row: usize, to: &mut [u8]) {
-    put::<2>(to, 0, row, header);
-    put::<2>(to, 2 * TILE_ROWS, row, &header[2..]);
-    for word in 0..3 {
-        put::<4>(to, 4 * TILE_ROWS + word * LINE, row, &header[4 + 4 * word..]);
-    }
-}
-
-/// The nibbles of a K-quant block: 32 bytes hold 64 inputs, the first 32 in the low nibbles.
-fn k_nibbles(bytes: &[u8], codes: &mut [u8; BLOCK]) {
-    for (codes, bytes) in codes.chunks_exact_mut(64).zip(bytes.chunks_exact(32)) {
-        let (low, high) = codes.split_at_mut(32);
-        low.iter_mut().zip(bytes).for_each(|(code, &byte)| *code = byte & 15);
-        high.iter_mut().zip(bytes).for_each(|(code, &byte)| *code = byte >> 4);
-    }
-}
-
-/// Lines of the lower four bits: inputs 8 j .. 8 j + 3 of line j in the low nibbles, 8 j + 4 .. 8 j + 7 in the high ones.
-fn nibbles(codes: &Codes, lines: &mut [u8]) {
-    let (lines, _) = lines[..NIBBLES].as_chunks_mut::<LINE>();
-    for (row, codes) in codes.iter().enumerate() {
-        for (line, &eight) in lines.iter_mut().zip(codes.as_chunks::<8>().0) {
-            let eight = u64::from_le_bytes(eight) & 0x0f0f_0f0f_0f0f_0f0f;
-            let word = eight as u32 | (eight >> 28) as u32;
-            line[4 * row..4 * row + 4].copy_from_slice(&word.to_le_bytes());
-        }
-    }
-}
-
-/// Lines of the BITS bits above the lower four: group g of four inputs at bit g * BITS of a line's bytes.
-fn tops<const BITS: usize>(codes: &Codes, lines: &mut [u8]) {
-    let (lines, _) = lines.as_chunks_mut::<LINE>();
-    let mask = u32::from_le_bytes([(1 << BITS) - 1; 4]);
-    for (row, codes) in codes.iter().enumerate() {
-        for (line, codes) in lines.iter_mut().zip(codes.chunks_exact(32 / BITS)) {
-            let groups = codes.as_chunks().0.iter().map(|&group| u32::from_le_bytes(group) >> 4 & mask);
-            let word = groups.enumerate().fold(0, |word, (g, group)| word | group << (g * BITS));
-            line[4 * row..4 * row + 4].copy_from_slice(&word.to_le_bytes());
+/// Encodings that keep scales and biases apart from codes, which are one stream of bits.
+fn grouped(kind: Kind, parts: Parts<'_>, number: usize, row: usize, header: &mut [u8], codes: &mut [u8; BLOCK]) {
+    let Kind::Grouped { codes: form, group, scale } = kind else { return };
+    let bits = match form {
+        Codes::Two => 2,
+        Codes::Three => 3,
+        Codes::Four | Codes::Fp4 => 4,
+        Codes::Five => 5,
+        Codes::Six => 6,
+        Codes::Eight => 8,
+    };
+    let per_block = BLOCK / 8 * bits;
+    let from = &parts.codes[number * per_block..parts.codes.len().min((number + 1) * per_block)];
+    unpack_codes(bits as u8, from, &mut codes[..from.len() * 8 / bits]);
+    let size = if matches!(scale, Scale::E8M0 | Scale::E4M3) { 1 } else { 2 };
+    let first = number * (BLOCK / group);
+    let scales = parts.scales.chunks_exact(size).skip(first).take(BLOCK / group);
+    for (g, scale) in scales.enumerate() {
+        let stride = if parts.biases.is_empty() { size } else { 2 * size } * TILE_ROWS;
+        put(header, g * stride + size * row, scale);
+        if let Some(bias) = parts.biases.chunks_exact(size).nth(first + g) {
+            put(header, g * stride + size * (TILE_ROWS + row), bias);
         }
     }
 }

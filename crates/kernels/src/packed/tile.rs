@@ -1,61 +1,88 @@
 //! A vector of output rows: the vocabulary that packed integer kernels are written in, once.
 //!
-//! Packed weights lie in tiles of sixteen output rows. A line of 64 bytes holds, for each of the sixteen rows, four
-//! unsigned codes of consecutive inputs. An instruction set takes a tile in one or more parts, each as many rows as a register has
-//! 32-bit lanes; a lane is an output row, so that no sum crosses lanes and every instruction set gives the same bits.
+//! Packed weights lie in tiles of sixteen output rows ([`layout`](super::layout)). An instruction set takes a tile in one or more
+//! parts, each as many rows as a register has 32-bit lanes; in what leaves an integer sum, a lane is an output row. Integer sums are exact,
+//! in whatever order they are made, so every instruction set gives the same bits.
 
 /// Output rows of a tile.
 pub const TILE_ROWS: usize = 16;
-/// Bytes of a line: four codes for each row of a tile.
+/// Bytes of a line: eight codes for each of half the rows of a tile, or four bytes for each row.
 pub const LINE: usize = 4 * TILE_ROWS;
 
 /// The integer operations of one instruction set. A value of the type is the proof that the machine has it.
+///
+/// Codes come as they lie: lines of the first and the second half of the rows by turns, so that four of them are 16 inputs.
 pub trait Tile: Copy + Send + Sync + 'static {
-    /// Four unsigned bytes per row of a part.
+    /// Eight unsigned bytes for each of half the rows of a part; or four for each row.
     type Codes: Copy;
-    /// A 32-bit integer per row of a part.
+    /// A 32-bit integer per row of a part, in order.
     type Int: Copy;
-    /// An f32 per row of a part.
+    /// An f32 per row of a part, in order.
     type Float: Copy;
     /// Small factors, one per row, prepared for [`dot32`](Self::dot32).
     type Factor: Copy;
+    /// Integer sums of all rows of a part, on their way to one per row.
+    type Sums: Copy;
 
     /// Parts of a tile.
     const PARTS: usize;
     /// Rows of activations that are multiplied together.
     const TOGETHER: usize;
 
-    /// The codes of a part of a line.
+    /// Asks for a line of memory; an address that is none does no harm.
+    fn prefetch(self, at: *const u8);
+    /// A part of a line.
     fn line(self, line: &[u8; LINE], part: usize) -> Self::Codes;
     /// The low nibble of each byte.
     fn low(self, codes: Self::Codes) -> Self::Codes;
     /// The high nibble of each byte.
     fn high(self, codes: Self::Codes) -> Self::Codes;
-    /// `low` with bits 2 GROUP and 2 GROUP + 1 of each byte of `tops` as its bits 4 and 5.
-    fn with_two<const GROUP: u32>(self, low: Self::Codes, tops: Self::Codes) -> Self::Codes;
-    /// `low` with bit GROUP of each byte of `tops` as its bit 4.
-    fn with_one<const GROUP: u32>(self, low: Self::Codes, tops: Self::Codes) -> Self::Codes;
-    /// Adds the products of 32 inputs, every code below 16.
-    fn dot32_plain(self, sum: Self::Int, codes: &[Self::Codes; 8], activations: &[i8; 32]) -> Self::Int;
-    /// Adds `factor` times the products of 32 inputs, every code below 16.
-    fn dot32(self, sum: Self::Int, codes: &[Self::Codes; 8], activations: &[i8; 32], factor: Self::Factor)
-    -> Self::Int;
-    /// Adds `factor` times the products of 16 inputs, every code below 64.
-    fn dot16(self, sum: Self::Int, codes: &[Self::Codes; 4], activations: &[i8; 16], factor: Self::Factor)
-    -> Self::Int;
-    /// Byte `at` of each row's word as a factor, zero-extended.
+    /// Bits 2 GROUP and 2 GROUP + 1 of each byte.
+    fn two<const GROUP: i32>(self, pairs: Self::Codes) -> Self::Codes;
+    /// `low` with bits 2 GROUP and 2 GROUP + 1 of each byte of `pairs` as its bits 4 and 5.
+    fn with_two<const GROUP: i32>(self, low: Self::Codes, pairs: Self::Codes) -> Self::Codes;
+    /// `low` with bit FROM of each byte of `ones` as its bit TO; FROM is 0 to 7, TO is 2 or 4.
+    fn with_one<const FROM: i32, const TO: i32>(self, low: Self::Codes, ones: Self::Codes) -> Self::Codes;
+    /// The byte of a table for each code, which is below 16.
+    fn lookup(self, codes: Self::Codes, table: &[u8; 16]) -> Self::Codes;
+
+    /// No sum yet.
+    fn no_sums(self) -> Self::Sums;
+    /// Adds `factor` times the products of 32 inputs, every code of BITS bits, 4 or 5.
+    fn dot32<const BITS: u32>(
+        self,
+        sums: Self::Sums,
+        codes: &[Self::Codes; 8],
+        x: &[i8; 32],
+        factor: Self::Factor,
+    ) -> Self::Sums;
+    /// Adds `factor` times the products of 16 inputs with codes minus 32, every code below 64. `centre` is -32 times the sums of
+    /// x 0..4 and 8..12, and 4..8 and 12..16.
+    fn dot16_centred(
+        self,
+        sums: Self::Sums,
+        codes: &[Self::Codes; 4],
+        x: &[i8; 16],
+        centre: &[i32; 2],
+        factor: Self::Factor,
+    ) -> Self::Sums;
+    /// The sums made by the two above, one per row.
+    fn scaled(self, sums: Self::Sums) -> Self::Int;
+    /// Adds the products of 16 inputs, every code below 64.
+    fn dot16(self, sums: Self::Sums, codes: &[Self::Codes; 4], x: &[i8; 16]) -> Self::Sums;
+    /// Adds the products of 16 inputs.
+    fn dot16_bytes(self, sums: Self::Sums, codes: &[Self::Codes; 4], x: &[i8; 16]) -> Self::Sums;
+    /// The sums made by the two above, one per row.
+    fn plain(self, sums: Self::Sums) -> Self::Int;
+
+    /// Byte AT of each row's word as a factor, zero-extended.
     fn factor<const AT: i32>(self, words: Self::Codes) -> Self::Factor;
-    /// Byte `at` of each row's word as a factor, sign-extended.
+    /// Byte AT of each row's word as a factor, sign-extended.
     fn signed_factor<const AT: i32>(self, words: Self::Codes) -> Self::Factor;
-    /// `sum + bytes[at] * pair[0] + bytes[at + 1] * pair[1]` of each row's word, bytes unsigned.
+    /// `sum + bytes[AT] * pair[0] + bytes[AT + 1] * pair[1]` of each row's word, bytes unsigned.
     fn dot_pair<const AT: i32>(self, sum: Self::Int, words: Self::Codes, pair: &[i16; 2]) -> Self::Int;
-    /// The same with signed bytes.
-    fn dot_signed_pair<const AT: i32>(self, sum: Self::Int, words: Self::Codes, pair: &[i16; 2]) -> Self::Int;
     /// Zero.
     fn zero(self) -> Self::Int;
-    /// a - 32 b
-    fn minus_32(self, a: Self::Int, b: Self::Int) -> Self::Int;
-
     /// (words & 0x3f3f3f3f), the plain 6-bit fields.
     fn six_low(self, words: Self::Codes) -> Self::Codes;
     /// (nibbles & 0x0f0f0f0f) | ((tops >> 2) & 0x30303030): 6-bit fields whose top bits lie elsewhere.
@@ -67,6 +94,10 @@ pub trait Tile: Copy + Send + Sync + 'static {
     fn halves(self, bits: &[u8; 2 * TILE_ROWS], part: usize) -> Self::Float;
     /// Brain floats of a part.
     fn brains(self, bits: &[u8; 2 * TILE_ROWS], part: usize) -> Self::Float;
+    /// Powers of two (e8m0) of a part; no code is 255.
+    fn powers(self, codes: &[u8; TILE_ROWS], part: usize) -> Self::Float;
+    /// 8-bit floats (e4m3) of a part, none of them NaN.
+    fn minifloats(self, codes: &[u8; TILE_ROWS], part: usize) -> Self::Float;
     /// An f32 in every row.
     fn splat(self, x: f32) -> Self::Float;
     /// The rows of a part.

@@ -1,4 +1,5 @@
 //! Sixteen lanes in plain Rust: runs anywhere, and is the oracle that the other instruction sets must equal bit for bit.
 
 pub mod lanes;
+pub mod probe;
 pub mod tile;

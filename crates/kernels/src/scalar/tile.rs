@@ -2,22 +2,25 @@
 
 use crate::isa::Scalar;
 use crate::lanes::{BF16, Element, F16};
+use crate::packed::layout::slot_of;
 use crate::packed::tile::{LINE, TILE_ROWS, Tile};
+use glimmer_encoding::{e4m3, e8m0};
 use std::array::from_fn;
 
-type Codes = [[u8; 4]; TILE_ROWS];
+type Codes = [u8; LINE];
 type Int = [i32; TILE_ROWS];
 type Float = [f32; TILE_ROWS];
 
 fn each(codes: Codes, f: impl Fn(u8) -> u8) -> Codes {
-    codes.map(|row| row.map(&f))
+    codes.map(f)
 }
 
-fn dot(sum: Int, codes: &[Codes], activations: &[i8], factor: Int) -> Int {
-    from_fn(|row| {
-        let inputs = codes.iter().flat_map(|line| line[row]).zip(activations);
-        sum[row] + factor[row] * inputs.map(|(code, &a)| i32::from(code) * i32::from(a)).sum::<i32>()
-    })
+/// The products of a row of a tile with eight inputs for each pair of lines.
+fn dot(row: usize, codes: &[Codes], x: &[i8]) -> i32 {
+    let (slot, half) = slot_of(row);
+    let lines = codes.iter().skip(half).step_by(2);
+    let products = lines.zip(x.chunks_exact(8)).flat_map(|(line, x)| line[8 * slot..].iter().zip(x));
+    products.map(|(&code, &x)| i32::from(code) * i32::from(x)).sum()
 }
 
 impl Tile for Scalar {
@@ -25,12 +28,14 @@ impl Tile for Scalar {
     type Int = Int;
     type Float = Float;
     type Factor = Int;
+    type Sums = Int;
 
     const PARTS: usize = 1;
     const TOGETHER: usize = 1;
 
+    fn prefetch(self, _: *const u8) {}
     fn line(self, line: &[u8; LINE], _: usize) -> Codes {
-        from_fn(|row| from_fn(|i| line[4 * row + i]))
+        *line
     }
     fn low(self, codes: Codes) -> Codes {
         each(codes, |c| c & 15)
@@ -38,46 +43,57 @@ impl Tile for Scalar {
     fn high(self, codes: Codes) -> Codes {
         each(codes, |c| c >> 4)
     }
-    fn with_two<const GROUP: u32>(self, low: Codes, tops: Codes) -> Codes {
-        from_fn(|row| from_fn(|i| low[row][i] | (tops[row][i] >> (2 * GROUP) & 3) << 4))
+    fn two<const GROUP: i32>(self, pairs: Codes) -> Codes {
+        each(pairs, |c| c >> (2 * GROUP) & 3)
     }
-    fn with_one<const GROUP: u32>(self, low: Codes, tops: Codes) -> Codes {
-        from_fn(|row| from_fn(|i| low[row][i] | (tops[row][i] >> GROUP & 1) << 4))
+    fn with_two<const GROUP: i32>(self, low: Codes, pairs: Codes) -> Codes {
+        from_fn(|i| low[i] | (pairs[i] >> (2 * GROUP) & 3) << 4)
     }
-    fn dot32_plain(self, sum: Int, codes: &[Codes; 8], activations: &[i8; 32]) -> Int {
-        dot(sum, codes, activations, [1; TILE_ROWS])
+    fn with_one<const FROM: i32, const TO: i32>(self, low: Codes, ones: Codes) -> Codes {
+        from_fn(|i| low[i] | (ones[i] >> FROM & 1) << TO)
     }
-    fn dot32(self, sum: Int, codes: &[Codes; 8], activations: &[i8; 32], factor: Int) -> Int {
-        dot(sum, codes, activations, factor)
+    fn lookup(self, codes: Codes, table: &[u8; 16]) -> Codes {
+        each(codes, |c| table[usize::from(c)])
     }
-    fn dot16(self, sum: Int, codes: &[Codes; 4], activations: &[i8; 16], factor: Int) -> Int {
-        dot(sum, codes, activations, factor)
+    fn no_sums(self) -> Int {
+        [0; TILE_ROWS]
+    }
+    fn dot32<const BITS: u32>(self, sums: Int, codes: &[Codes; 8], x: &[i8; 32], factor: Int) -> Int {
+        from_fn(|row| sums[row] + factor[row] * dot(row, codes, x))
+    }
+    fn dot16_centred(self, sums: Int, codes: &[Codes; 4], x: &[i8; 16], centre: &[i32; 2], factor: Int) -> Int {
+        from_fn(|row| sums[row] + factor[row] * (dot(row, codes, x) + centre[0] + centre[1]))
+    }
+    fn scaled(self, sums: Int) -> Int {
+        sums
+    }
+    fn dot16(self, sums: Int, codes: &[Codes; 4], x: &[i8; 16]) -> Int {
+        from_fn(|row| sums[row] + dot(row, codes, x))
+    }
+    fn dot16_bytes(self, sums: Int, codes: &[Codes; 4], x: &[i8; 16]) -> Int {
+        self.dot16(sums, codes, x)
+    }
+    fn plain(self, sums: Int) -> Int {
+        sums
     }
     fn factor<const AT: i32>(self, words: Codes) -> Int {
-        words.map(|word| i32::from(word[AT as usize]))
+        from_fn(|row| i32::from(words[4 * row + AT as usize]))
     }
     fn signed_factor<const AT: i32>(self, words: Codes) -> Int {
-        words.map(|word| i32::from(word[AT as usize] as i8))
+        from_fn(|row| i32::from(words[4 * row + AT as usize] as i8))
     }
     fn dot_pair<const AT: i32>(self, sum: Int, words: Codes, pair: &[i16; 2]) -> Int {
-        let term = |row: usize, i: usize| i32::from(words[row][AT as usize + i]) * i32::from(pair[i]);
-        from_fn(|row| sum[row] + term(row, 0) + term(row, 1))
-    }
-    fn dot_signed_pair<const AT: i32>(self, sum: Int, words: Codes, pair: &[i16; 2]) -> Int {
-        let term = |row: usize, i: usize| i32::from(words[row][AT as usize + i] as i8) * i32::from(pair[i]);
+        let term = |row: usize, i: usize| i32::from(words[4 * row + AT as usize + i]) * i32::from(pair[i]);
         from_fn(|row| sum[row] + term(row, 0) + term(row, 1))
     }
     fn zero(self) -> Int {
         [0; TILE_ROWS]
     }
-    fn minus_32(self, a: Int, b: Int) -> Int {
-        from_fn(|row| a[row] - 32 * b[row])
-    }
     fn six_low(self, words: Codes) -> Codes {
         each(words, |w| w & 0x3f)
     }
     fn six_split(self, nibbles: Codes, tops: Codes) -> Codes {
-        from_fn(|row| from_fn(|i| nibbles[row][i] & 15 | tops[row][i] >> 2 & 0x30))
+        from_fn(|i| nibbles[i] & 15 | tops[i] >> 2 & 0x30)
     }
     fn to_float(self, x: Int) -> Float {
         x.map(|x| x as f32)
@@ -87,6 +103,12 @@ impl Tile for Scalar {
     }
     fn brains(self, bits: &[u8; 2 * TILE_ROWS], _: usize) -> Float {
         from_fn(|row| BF16::widen(u16::from_le_bytes([bits[2 * row], bits[2 * row + 1]])))
+    }
+    fn powers(self, codes: &[u8; TILE_ROWS], _: usize) -> Float {
+        codes.map(e8m0)
+    }
+    fn minifloats(self, codes: &[u8; TILE_ROWS], _: usize) -> Float {
+        codes.map(e4m3)
     }
     fn splat(self, x: f32) -> Float {
         [x; TILE_ROWS]

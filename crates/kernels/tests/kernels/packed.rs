@@ -3,6 +3,7 @@
 use crate::support::{Random, bits, tables};
 use glimmer_encoding::{Encoding, FloatType, GgmlType, Parts, WeightView};
 use glimmer_kernels::dispatch::Kernels;
+use glimmer_kernels::packed::activations::sums_at;
 use glimmer_kernels::packed::{Activations, Packed, matmul};
 use glimmer_kernels::pool::Pool;
 use half::{bf16, f16};
@@ -11,9 +12,18 @@ const ENCODINGS: &[Encoding] = &[
     Encoding::Ggml(GgmlType::Q4K),
     Encoding::Ggml(GgmlType::Q5K),
     Encoding::Ggml(GgmlType::Q6K),
+    Encoding::Ggml(GgmlType::Q4_0),
+    Encoding::Ggml(GgmlType::Q8_0),
+    Encoding::MxFp4,
+    Encoding::NvFp4,
+    Encoding::Affine { bits: 2, group: 64, scale: FloatType::BF16 },
+    Encoding::Affine { bits: 3, group: 128, scale: FloatType::F16 },
     Encoding::Affine { bits: 4, group: 32, scale: FloatType::F16 },
     Encoding::Affine { bits: 4, group: 64, scale: FloatType::BF16 },
     Encoding::Affine { bits: 4, group: 128, scale: FloatType::BF16 },
+    Encoding::Affine { bits: 5, group: 64, scale: FloatType::F16 },
+    Encoding::Affine { bits: 6, group: 32, scale: FloatType::BF16 },
+    Encoding::Affine { bits: 8, group: 64, scale: FloatType::F16 },
 ];
 
 /// A weight of random bits with moderate scales.
@@ -47,7 +57,11 @@ impl Stored {
         let small = |random: &mut Random| f16::from_f32(0.01 * random.value()).to_le_bytes();
         match encoding {
             Encoding::Ggml(kind) => {
-                let at: &[usize] = if kind == GgmlType::Q6K { &[208] } else { &[0, 2] };
+                let at: &[usize] = match kind {
+                    GgmlType::Q4_0 | GgmlType::Q8_0 => &[0],
+                    GgmlType::Q4K | GgmlType::Q5K => &[0, 2],
+                    GgmlType::Q6K => &[208],
+                };
                 for block in bytes.chunks_exact_mut(kind.block_bytes()) {
                     for &at in at {
                         block[at..at + 2].copy_from_slice(&small(&mut random));
@@ -67,12 +81,17 @@ impl Stored {
                 let (scales, biases) = (floats(sizes.scales), floats(sizes.biases));
                 Self { encoding, shape: [outs, k], codes: bytes, scales, biases }
             }
-            _ => unreachable!(),
+            _ => {
+                // Powers of two, or 8-bit floats: any code but the one that is no number.
+                let scales = (0..sizes.scales).map(|_| 100 + (random.next() % 20) as u8).collect();
+                Self { encoding, shape: [outs, k], codes: bytes, scales, biases: Vec::new() }
+            }
         }
     }
 
     fn view(&self) -> WeightView<'_> {
-        let parts = Parts { codes: &self.codes, scales: &self.scales, biases: &self.biases, global_scale: None };
+        let global_scale = (self.encoding == Encoding::NvFp4).then_some(0.37);
+        let parts = Parts { codes: &self.codes, scales: &self.scales, biases: &self.biases, global_scale };
         WeightView::new(self.encoding, &self.shape, parts).unwrap()
     }
 
@@ -89,14 +108,20 @@ impl Stored {
             let parts = Parts { codes: &codes, scales: &scales, biases: &biases, global_scale: None };
             piece.fill(&WeightView::new(self.encoding, &[range.len(), k], parts).unwrap());
         }
+        packed.set_global_scale(self.view().parts().global_scale);
         packed
     }
 }
 
+fn rounded(x: &[f32], k: usize) -> Activations {
+    Activations::quantize(tables()[0], &Pool::new(1), x, k)
+}
+
 fn run(kernels: &Kernels, threads: usize, x: &[f32], k: usize, weight: &Packed) -> Vec<f32> {
-    let activations = Activations::quantize(x, k);
+    let pool = Pool::new(threads);
+    let activations = Activations::quantize(kernels, &pool, x, k);
     let mut out = vec![f32::NAN; x.len() / k * weight.outs()];
-    matmul(kernels, &Pool::new(threads), &activations, weight, &mut out);
+    matmul(kernels, &pool, &activations, weight, &mut out);
     out
 }
 
@@ -132,13 +157,13 @@ fn products_are_right_and_the_same_everywhere() {
 
                 // What the rule says: codes of activations times decoded weights.
                 let weight: Vec<f64> = stored.view().to_f32().iter().map(|&w| w as f64).collect();
-                let rounded = Activations::quantize(&x, k);
+                let rounded = rounded(&x, k);
                 for (i, &ours) in scalar.iter().enumerate() {
                     let (row, out) = (i / outs, i % outs);
                     let (mut exact, mut size) = (0.0, 0.0);
                     for input in 0..k {
-                        let code = rounded.codes(row, input / 256)[input % 256];
-                        let a = code as f64 * rounded.scale(row, input / 256) as f64;
+                        let group = &rounded.of_rows(input / 256)[row];
+                        let a = group.codes[input % 256] as f64 * group.scale as f64;
                         let w = weight[out * k + input];
                         exact += a * w;
                         size += (a * w).abs();
@@ -174,26 +199,50 @@ fn products_are_right_and_the_same_everywhere() {
 #[test]
 fn activations_round_to_nearest_even_and_keep_their_sums() {
     let x: Vec<f32> = (0..300).map(|i| ((i * 37) % 255) as f32 / 2.0 - 63.5).collect();
-    let rounded = Activations::quantize(&x, 300);
+    let both = rounded(&x, 300);
     for (i, &x) in x.iter().enumerate() {
-        let (block, at) = (i / 256, i % 256);
-        let ours = rounded.codes(0, block)[at] as f32 * rounded.scale(0, block);
-        assert!((ours - x).abs() <= rounded.scale(0, block) * 0.5001, "{i}: {ours} against {x}");
+        let group = &both.of_rows(i / 256)[0];
+        let ours = group.codes[i % 256] as f32 * group.scale;
+        assert!((ours - x).abs() <= group.scale * 0.5001, "{i}: {ours} against {x}");
     }
     for block in 0..2 {
-        for (i, &sum) in rounded.sums16(0, block).iter().enumerate() {
-            let codes = &rounded.codes(0, block)[16 * i..16 * i + 16];
-            assert_eq!(sum as i32, codes.iter().map(|&c| c as i32).sum::<i32>());
+        let group = &both.of_rows(block)[0];
+        let sum = |at: usize, n: usize| group.codes[at..at + n].iter().map(|&c| c as i32).sum::<i32>();
+        for size in [16, 32, 64, 128] {
+            for i in 0..256 / size {
+                assert_eq!(
+                    group.sums[sums_at(size) + i],
+                    sum(size * i, size) as f32,
+                    "{size} inputs from group {i} on"
+                );
+            }
         }
-        for (i, &sum) in rounded.sums32(0, block).iter().enumerate() {
-            assert_eq!(sum, rounded.sums16(0, block)[2 * i] + rounded.sums16(0, block)[2 * i + 1]);
+        for i in 0..8 {
+            assert_eq!(group.sums32[i] as i32, sum(32 * i, 32));
+        }
+        for (i, centre) in group.centres.iter().enumerate() {
+            let fours = [0, 4, 8, 12].map(|at| sum(16 * i + at, 4));
+            assert_eq!(*centre, [-32 * (fours[0] + fours[2]), -32 * (fours[1] + fours[3])]);
         }
     }
     // Half-way values go to the even code, in both directions.
     let mut x = vec![0.0; 256];
     x[..6].copy_from_slice(&[127.0, 0.5, 1.5, -0.5, -1.5, 2.5]);
-    assert_eq!(Activations::quantize(&x, 256).codes(0, 0)[..6], [127, 0, 2, 0, -2, 2]);
-    assert!(Activations::quantize(&[1.0, f32::NAN], 2).scale(0, 0).is_nan());
-    assert!(Activations::quantize(&[1.0, f32::INFINITY], 2).scale(0, 0).is_nan());
-    assert_eq!(Activations::quantize(&[0.0; 5], 5).scale(0, 0), 0.0);
+    assert_eq!(rounded(&x, 256).of_rows(0)[0].codes[..6], [127, 0, 2, 0, -2, 2]);
+    for kernels in tables() {
+        let round = |x: &[f32]| Activations::quantize(kernels, &Pool::new(1), x, x.len());
+        assert!(round(&[1.0, f32::NAN]).of_rows(0)[0].scale.is_nan());
+        assert!(round(&[1.0, f32::INFINITY]).of_rows(0)[0].scale.is_nan());
+        assert_eq!(round(&[0.0; 5]).of_rows(0)[0].scale, 0.0);
+        // Too small for the reciprocal of the scale to be finite.
+        assert!(round(&[1e-42, 0.0, -1e-42]).of_rows(0)[0].scale.is_finite());
+        // The same codes, scale and sums on every instruction set.
+        let x = activations(3, 777, 5);
+        let (ours, oracle) = (Activations::quantize(kernels, &Pool::new(2), &x, 777), rounded(&x, 777));
+        for number in 0..4 {
+            for (ours, oracle) in ours.of_rows(number).iter().zip(oracle.of_rows(number)) {
+                assert_eq!(format!("{ours:?}"), format!("{oracle:?}"), "{}", kernels.isa());
+            }
+        }
+    }
 }

@@ -60,6 +60,13 @@ impl<B: Backend> MuseText<B> {
         Ok(TextCache { layers: layers.collect::<Result<_, _>>()? })
     }
 
+    /// Takes the first `len` positions as given, their keys and values drawn from `values`: for timing, where what they say does
+    /// not matter. What the cache held is lost.
+    pub fn fill(&self, b: &B, cache: &mut TextCache<B>, len: usize, values: &mut dyn FnMut() -> f32) {
+        let width = self.config.num_key_value_heads * self.config.head_dim;
+        cache.layers.iter_mut().for_each(|layer| layer.fill(b, len, width, values));
+    }
+
     /// Appends `ids` to the sequence and returns the residual stream after the last layer: (ids, hidden).
     pub fn forward(&self, b: &B, cache: &mut TextCache<B>, ids: &[u32], observer: &mut impl Observer<B>) -> B::Tensor {
         let c = &self.config;

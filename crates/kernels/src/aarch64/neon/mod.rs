@@ -1,4 +1,5 @@
 //! NEON: sixteen lanes are four registers.
 
 pub mod lanes;
+pub mod probe;
 pub mod tile;

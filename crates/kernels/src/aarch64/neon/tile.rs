@@ -8,10 +8,14 @@ impl Tile for Neon {
     type Int = <Scalar as Tile>::Int;
     type Float = <Scalar as Tile>::Float;
     type Factor = <Scalar as Tile>::Factor;
+    type Sums = <Scalar as Tile>::Sums;
 
     const PARTS: usize = Scalar::PARTS;
     const TOGETHER: usize = Scalar::TOGETHER;
 
+    fn prefetch(self, at: *const u8) {
+        Scalar.prefetch(at);
+    }
     fn line(self, line: &[u8; LINE], part: usize) -> Self::Codes {
         Scalar.line(line, part)
     }
@@ -21,32 +25,51 @@ impl Tile for Neon {
     fn high(self, codes: Self::Codes) -> Self::Codes {
         Scalar.high(codes)
     }
-    fn with_two<const GROUP: u32>(self, low: Self::Codes, tops: Self::Codes) -> Self::Codes {
-        Scalar.with_two::<GROUP>(low, tops)
+    fn two<const GROUP: i32>(self, pairs: Self::Codes) -> Self::Codes {
+        Scalar.two::<GROUP>(pairs)
     }
-    fn with_one<const GROUP: u32>(self, low: Self::Codes, tops: Self::Codes) -> Self::Codes {
-        Scalar.with_one::<GROUP>(low, tops)
+    fn with_two<const GROUP: i32>(self, low: Self::Codes, pairs: Self::Codes) -> Self::Codes {
+        Scalar.with_two::<GROUP>(low, pairs)
     }
-    fn dot32_plain(self, sum: Self::Int, codes: &[Self::Codes; 8], activations: &[i8; 32]) -> Self::Int {
-        Scalar.dot32_plain(sum, codes, activations)
+    fn with_one<const FROM: i32, const TO: i32>(self, low: Self::Codes, ones: Self::Codes) -> Self::Codes {
+        Scalar.with_one::<FROM, TO>(low, ones)
     }
-    fn dot32(
+    fn lookup(self, codes: Self::Codes, table: &[u8; 16]) -> Self::Codes {
+        Scalar.lookup(codes, table)
+    }
+    fn no_sums(self) -> Self::Sums {
+        Scalar.no_sums()
+    }
+    fn dot32<const BITS: u32>(
         self,
-        sum: Self::Int,
+        sums: Self::Sums,
         codes: &[Self::Codes; 8],
-        activations: &[i8; 32],
+        x: &[i8; 32],
         factor: Self::Factor,
-    ) -> Self::Int {
-        Scalar.dot32(sum, codes, activations, factor)
+    ) -> Self::Sums {
+        Scalar.dot32::<BITS>(sums, codes, x, factor)
     }
-    fn dot16(
+    fn dot16_centred(
         self,
-        sum: Self::Int,
+        sums: Self::Sums,
         codes: &[Self::Codes; 4],
-        activations: &[i8; 16],
+        x: &[i8; 16],
+        centre: &[i32; 2],
         factor: Self::Factor,
-    ) -> Self::Int {
-        Scalar.dot16(sum, codes, activations, factor)
+    ) -> Self::Sums {
+        Scalar.dot16_centred(sums, codes, x, centre, factor)
+    }
+    fn scaled(self, sums: Self::Sums) -> Self::Int {
+        Scalar.scaled(sums)
+    }
+    fn dot16(self, sums: Self::Sums, codes: &[Self::Codes; 4], x: &[i8; 16]) -> Self::Sums {
+        Scalar.dot16(sums, codes, x)
+    }
+    fn dot16_bytes(self, sums: Self::Sums, codes: &[Self::Codes; 4], x: &[i8; 16]) -> Self::Sums {
+        Scalar.dot16_bytes(sums, codes, x)
+    }
+    fn plain(self, sums: Self::Sums) -> Self::Int {
+        Scalar.plain(sums)
     }
     fn factor<const AT: i32>(self, words: Self::Codes) -> Self::Factor {
         Scalar.factor::<AT>(words)
@@ -57,14 +80,8 @@ impl Tile for Neon {
     fn dot_pair<const AT: i32>(self, sum: Self::Int, words: Self::Codes, pair: &[i16; 2]) -> Self::Int {
         Scalar.dot_pair::<AT>(sum, words, pair)
     }
-    fn dot_signed_pair<const AT: i32>(self, sum: Self::Int, words: Self::Codes, pair: &[i16; 2]) -> Self::Int {
-        Scalar.dot_signed_pair::<AT>(sum, words, pair)
-    }
     fn zero(self) -> Self::Int {
         Scalar.zero()
-    }
-    fn minus_32(self, a: Self::Int, b: Self::Int) -> Self::Int {
-        Scalar.minus_32(a, b)
     }
     fn six_low(self, words: Self::Codes) -> Self::Codes {
         Scalar.six_low(words)
@@ -80,6 +97,12 @@ impl Tile for Neon {
     }
     fn brains(self, bits: &[u8; 2 * TILE_ROWS], part: usize) -> Self::Float {
         Scalar.brains(bits, part)
+    }
+    fn powers(self, codes: &[u8; TILE_ROWS], part: usize) -> Self::Float {
+        Scalar.powers(codes, part)
+    }
+    fn minifloats(self, codes: &[u8; TILE_ROWS], part: usize) -> Self::Float {
+        Scalar.minifloats(codes, part)
     }
     fn splat(self, x: f32) -> Self::Float {
         Scalar.splat(x)

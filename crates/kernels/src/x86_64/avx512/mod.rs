@@ -1,4 +1,5 @@
 //! AVX-512: sixteen lanes are one register.
 
 pub mod lanes;
+pub mod probe;
 pub mod tile;

@@ -1,20 +1,18 @@
 //! [`Tile`] over 512-bit registers with VNNI: the sixteen rows are one part.
 
-#![expect(clippy::needless_range_loop, reason = "a group indexes codes and activations at once")]
-
 use crate::isa::Avx512;
 use crate::packed::tile::{LINE, TILE_ROWS, Tile};
 use std::arch::x86_64::*;
 
-/// Four activations for every row.
+/// Eight activations for every row, as they lie at group `group`.
 ///
 /// # Safety
 /// The machine has AVX-512.
 #[inline(always)]
-unsafe fn four(activations: &[i8], group: usize) -> __m512i {
-    let a = &activations[4 * group..4 * group + 4];
+unsafe fn eight(x: &[i8], group: usize) -> __m512i {
+    let x = x[8 * group..8 * group + 8].as_array().map_or([0; 8], |x| x.map(|x| x as u8));
     // SAFETY: the caller's promise.
-    unsafe { _mm512_set1_epi32(i32::from_ne_bytes([a[0] as u8, a[1] as u8, a[2] as u8, a[3] as u8])) }
+    unsafe { _mm512_set1_epi64(i64::from_le_bytes(x)) }
 }
 
 /// A byte shuffle that does the same in each 32-bit lane: byte i of the result is byte `b[i]` of the lane, or zero.
@@ -38,11 +36,19 @@ impl Tile for Avx512 {
     type Codes = __m512i;
     type Int = __m512i;
     type Float = __m512;
+    /// The factor twice per row, as 16-bit integers.
     type Factor = __m512i;
+    /// Scaled: in order. Plain: two sums for each row of either half.
+    type Sums = [__m512i; 2];
 
     const PARTS: usize = 1;
     const TOGETHER: usize = 8;
 
+    #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        // SAFETY: a hint; it never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
     #[inline(always)]
     fn line(self, line: &[u8; LINE], _: usize) -> __m512i {
         // SAFETY: see above; 64 bytes are readable.
@@ -59,74 +65,143 @@ impl Tile for Avx512 {
         unsafe { _mm512_and_si512(_mm512_srli_epi16::<4>(codes), _mm512_set1_epi8(0x0f)) }
     }
     #[inline(always)]
-    fn with_two<const GROUP: u32>(self, low: __m512i, tops: __m512i) -> __m512i {
+    fn two<const GROUP: i32>(self, pairs: __m512i) -> __m512i {
         // SAFETY: see above.
         unsafe {
             let moved = match GROUP {
-                0 => _mm512_slli_epi16::<4>(tops),
-                1 => _mm512_slli_epi16::<2>(tops),
-                2 => tops,
-                _ => _mm512_srli_epi16::<2>(tops),
+                0 => pairs,
+                1 => _mm512_srli_epi16::<2>(pairs),
+                2 => _mm512_srli_epi16::<4>(pairs),
+                _ => _mm512_srli_epi16::<6>(pairs),
+            };
+            _mm512_and_si512(moved, _mm512_set1_epi8(0x03))
+        }
+    }
+    #[inline(always)]
+    fn with_two<const GROUP: i32>(self, low: __m512i, pairs: __m512i) -> __m512i {
+        // SAFETY: see above.
+        unsafe {
+            let moved = match GROUP {
+                0 => _mm512_slli_epi16::<4>(pairs),
+                1 => _mm512_slli_epi16::<2>(pairs),
+                2 => pairs,
+                _ => _mm512_srli_epi16::<2>(pairs),
             };
             _mm512_or_si512(low, _mm512_and_si512(moved, _mm512_set1_epi8(0x30)))
         }
     }
     #[inline(always)]
-    fn with_one<const GROUP: u32>(self, low: __m512i, tops: __m512i) -> __m512i {
+    fn with_one<const FROM: i32, const TO: i32>(self, low: __m512i, ones: __m512i) -> __m512i {
         // SAFETY: see above.
         unsafe {
-            let moved = match GROUP {
-                0 => _mm512_slli_epi16::<4>(tops),
-                1 => _mm512_slli_epi16::<3>(tops),
-                2 => _mm512_slli_epi16::<2>(tops),
-                3 => _mm512_slli_epi16::<1>(tops),
-                4 => tops,
-                5 => _mm512_srli_epi16::<1>(tops),
-                6 => _mm512_srli_epi16::<2>(tops),
-                _ => _mm512_srli_epi16::<3>(tops),
+            let moved = match TO - FROM {
+                4 => _mm512_slli_epi16::<4>(ones),
+                3 => _mm512_slli_epi16::<3>(ones),
+                2 => _mm512_slli_epi16::<2>(ones),
+                1 => _mm512_slli_epi16::<1>(ones),
+                0 => ones,
+                -1 => _mm512_srli_epi16::<1>(ones),
+                -2 => _mm512_srli_epi16::<2>(ones),
+                -3 => _mm512_srli_epi16::<3>(ones),
+                -4 => _mm512_srli_epi16::<4>(ones),
+                _ => _mm512_srli_epi16::<5>(ones),
             };
-            _mm512_or_si512(low, _mm512_and_si512(moved, _mm512_set1_epi8(0x10)))
+            _mm512_or_si512(low, _mm512_and_si512(moved, _mm512_set1_epi8(1 << TO)))
         }
     }
     #[inline(always)]
-    fn dot32_plain(self, sum: __m512i, codes: &[__m512i; 8], activations: &[i8; 32]) -> __m512i {
+    fn lookup(self, codes: __m512i, table: &[u8; 16]) -> __m512i {
+        // SAFETY: see above; 16 bytes are readable.
+        unsafe { _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), codes) }
+    }
+    #[inline(always)]
+    fn no_sums(self) -> [__m512i; 2] {
+        // SAFETY: see above.
+        unsafe { [_mm512_setzero_si512(); 2] }
+    }
+    #[inline(always)]
+    fn dot32<const BITS: u32>(
+        self,
+        sums: [__m512i; 2],
+        codes: &[__m512i; 8],
+        x: &[i8; 32],
+        factor: __m512i,
+    ) -> [__m512i; 2] {
         // SAFETY: see above.
         unsafe {
-            let mut acc = sum;
-            for group in 0..8 {
-                acc = _mm512_dpbusd_epi32(acc, codes[group], four(activations, group));
+            // Half a row's sum stays within 16 bits: 16 * 15 * 127 < 2^15, and 8 * 31 * 127.
+            let together = if BITS == 4 { 4 } else { 2 };
+            let mut sum = sums[0];
+            for first in (0..4).step_by(together) {
+                let (mut a, mut b) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+                for group in first..first + together {
+                    let x = eight(x, group);
+                    a = _mm512_dpbusd_epi32(a, codes[2 * group], x);
+                    b = _mm512_dpbusd_epi32(b, codes[2 * group + 1], x);
+                }
+                sum = _mm512_dpwssd_epi32(sum, _mm512_packs_epi32(a, b), factor);
             }
-            acc
+            [sum, sums[1]]
         }
     }
     #[inline(always)]
-    fn dot32(self, sum: __m512i, codes: &[__m512i; 8], activations: &[i8; 32], factor: __m512i) -> __m512i {
+    fn dot16_centred(
+        self,
+        sums: [__m512i; 2],
+        codes: &[__m512i; 4],
+        x: &[i8; 16],
+        centre: &[i32; 2],
+        factor: __m512i,
+    ) -> [__m512i; 2] {
         // SAFETY: see above.
         unsafe {
-            let acc = self.dot32_plain(_mm512_setzero_si512(), codes, activations);
-            _mm512_add_epi32(sum, _mm512_mullo_epi32(acc, factor))
-        }
-    }
-    #[inline(always)]
-    fn dot16(self, sum: __m512i, codes: &[__m512i; 4], activations: &[i8; 16], factor: __m512i) -> __m512i {
-        // SAFETY: see above.
-        unsafe {
-            let mut acc = _mm512_setzero_si512();
-            for group in 0..4 {
-                acc = _mm512_dpbusd_epi32(acc, codes[group], four(activations, group));
+            let centre = i64::from(centre[1]) << 32 | i64::from(centre[0] as u32);
+            let (mut a, mut b) = (_mm512_set1_epi64(centre), _mm512_set1_epi64(centre));
+            for group in 0..2 {
+                let x = eight(x, group);
+                a = _mm512_dpbusd_epi32(a, codes[2 * group], x);
+                b = _mm512_dpbusd_epi32(b, codes[2 * group + 1], x);
             }
-            _mm512_add_epi32(sum, _mm512_mullo_epi32(acc, factor))
+            // Half a row's sum stays within 16 bits: 8 * 32 * 127 < 2^15.
+            [_mm512_dpwssd_epi32(sums[0], _mm512_packs_epi32(a, b), factor), sums[1]]
+        }
+    }
+    #[inline(always)]
+    fn scaled(self, sums: [__m512i; 2]) -> __m512i {
+        sums[0]
+    }
+    #[inline(always)]
+    fn dot16(self, sums: [__m512i; 2], codes: &[__m512i; 4], x: &[i8; 16]) -> [__m512i; 2] {
+        // SAFETY: see above.
+        unsafe {
+            let (x0, x1) = (eight(x, 0), eight(x, 1));
+            let (a, b) = (_mm512_dpbusd_epi32(sums[0], codes[0], x0), _mm512_dpbusd_epi32(sums[1], codes[1], x0));
+            [_mm512_dpbusd_epi32(a, codes[2], x1), _mm512_dpbusd_epi32(b, codes[3], x1)]
+        }
+    }
+    #[inline(always)]
+    fn dot16_bytes(self, sums: [__m512i; 2], codes: &[__m512i; 4], x: &[i8; 16]) -> [__m512i; 2] {
+        self.dot16(sums, codes, x)
+    }
+    #[inline(always)]
+    fn plain(self, sums: [__m512i; 2]) -> __m512i {
+        // SAFETY: see above.
+        unsafe {
+            let (a, b) = (_mm512_castsi512_ps(sums[0]), _mm512_castsi512_ps(sums[1]));
+            let even = _mm512_castps_si512(_mm512_shuffle_ps::<0x88>(a, b));
+            let odd = _mm512_castps_si512(_mm512_shuffle_ps::<0xdd>(a, b));
+            _mm512_add_epi32(even, odd)
         }
     }
     #[inline(always)]
     fn factor<const AT: i32>(self, words: __m512i) -> __m512i {
         // SAFETY: see above.
-        unsafe { spread(words, [AT, -1, -1, -1]) }
+        unsafe { spread(words, [AT, -1, AT, -1]) }
     }
     #[inline(always)]
     fn signed_factor<const AT: i32>(self, words: __m512i) -> __m512i {
         // SAFETY: see above.
-        unsafe { _mm512_srai_epi32::<24>(spread(words, [-1, -1, -1, AT])) }
+        unsafe { _mm512_srai_epi16::<8>(spread(words, [-1, AT, -1, AT])) }
     }
     #[inline(always)]
     fn dot_pair<const AT: i32>(self, sum: __m512i, words: __m512i, pair: &[i16; 2]) -> __m512i {
@@ -137,22 +212,9 @@ impl Tile for Avx512 {
         }
     }
     #[inline(always)]
-    fn dot_signed_pair<const AT: i32>(self, sum: __m512i, words: __m512i, pair: &[i16; 2]) -> __m512i {
-        // SAFETY: see above.
-        unsafe {
-            let pair = _mm512_set1_epi32(i32::from(pair[1]) << 16 | i32::from(pair[0] as u16));
-            _mm512_dpwssd_epi32(sum, _mm512_srai_epi16::<8>(spread(words, [-1, AT, -1, AT + 1])), pair)
-        }
-    }
-    #[inline(always)]
     fn zero(self) -> __m512i {
         // SAFETY: see above.
         unsafe { _mm512_setzero_si512() }
-    }
-    #[inline(always)]
-    fn minus_32(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: see above.
-        unsafe { _mm512_sub_epi32(a, _mm512_slli_epi32::<5>(b)) }
     }
     #[inline(always)]
     fn six_low(self, words: __m512i) -> __m512i {
@@ -184,6 +246,26 @@ impl Tile for Avx512 {
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(bits.as_ptr().cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    fn powers(self, codes: &[u8; TILE_ROWS], _: usize) -> __m512 {
+        // SAFETY: see above; 16 bytes are readable.
+        unsafe {
+            let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
+            // Code 0 is 2^-127, a subnormal number.
+            _mm512_castsi512_ps(_mm512_max_epi32(_mm512_slli_epi32::<23>(codes), _mm512_set1_epi32(1 << 22)))
+        }
+    }
+    #[inline(always)]
+    fn minifloats(self, codes: &[u8; TILE_ROWS], _: usize) -> __m512 {
+        // SAFETY: see above; 16 bytes are readable.
+        unsafe {
+            let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(codes.as_ptr().cast()));
+            let sign = _mm256_slli_epi16::<8>(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)));
+            let magnitude = _mm256_slli_epi16::<7>(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)));
+            // As f16 the exponent's bias is larger by 8.
+            _mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(sign, magnitude)), _mm512_set1_ps(256.0))
         }
     }
     #[inline(always)]

@@ -1,0 +1,307 @@
+//! What stands beside the weights: configurations, metadata, a tokenizer that is none.
+
+use super::{Shape, StoredAs, Synth};
+use crate::tokenizer::SPLIT_PATTERN;
+use glimmer_checkpoint::write::gguf::{Header, Value as Meta};
+use glimmer_encoding::{Encoding, FloatType, GgmlType};
+use glimmer_model::kv_cache::Span;
+use serde_json::{Map, Value, json};
+
+/// The control tokens that a checkpoint names.
+pub struct Specials {
+    pub bos: u32,
+    pub eos: u32,
+    pub eot: u32,
+    pub pad: u32,
+    pub mask: u32,
+    /// All of them, by id.
+    pub all: Vec<(u32, &'static str)>,
+}
+
+const NAMES: [&str; 10] = [
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|start|>",
+    "<|message|>",
+    "<|eom|>",
+    "<|eot|>",
+    "<|patch|>",
+    "<|video|>",
+    "<|pad|>",
+    "<|mask|>",
+];
+
+/// Merged tokens behind the bytes, and the merges that make them.
+const MERGED: [(&str, &str, &str); 5] =
+    [("he", "h", "e"), ("th", "t", "h"), ("the", "th", "e"), ("in", "i", "n"), ("er", "e", "r")];
+
+impl Synth {
+    pub(super) fn specials(&self) -> Specials {
+        let ids: [u32; 10] = match self.shape {
+            // As published.
+            Shape::Full => [200_000, 200_001, 200_022, 200_023, 200_007, 200_008, 200_092, 200_091, 200_018, 201_818],
+            Shape::Mid => std::array::from_fn(|i| 32_000 - 10 + i as u32),
+            Shape::Tiny => std::array::from_fn(|i| 4096 - 10 + i as u32),
+        };
+        let [bos, eos, _, _, _, eot, _, _, pad, mask] = ids;
+        let mut all: Vec<_> = ids.into_iter().zip(NAMES).collect();
+        all.sort();
+        Specials { bos, eos, eot, pad, mask, all }
+    }
+
+    /// Every token by id: the bytes, a few words, control tokens, and fillers.
+    fn tokens(&self, vocab_size: usize) -> Vec<String> {
+        // Bytes that print stand for themselves, the others for characters from 256 on.
+        let prints = |b: u32| (33..127).contains(&b) || (161..173).contains(&b) || (174..256).contains(&b);
+        let mut others = 256..;
+        let mut tokens: Vec<String> = (0..256u32)
+            .filter_map(|b| if prints(b) { Some(b) } else { others.next() })
+            .filter_map(char::from_u32)
+            .map(String::from)
+            .collect();
+        tokens.extend(MERGED.map(|(token, ..)| token.to_string()));
+        tokens.extend((tokens.len()..vocab_size).map(|id| format!("w{id}")));
+        for (id, name) in self.specials().all {
+            tokens[id as usize] = name.into();
+        }
+        tokens
+    }
+
+    /// The small files of a directory.
+    pub(super) fn side_files(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let text = |value: Value| format!("{value:#}\n").into_bytes();
+        if self.drafter {
+            return vec![("config.json", text(self.drafter_json()))];
+        }
+        let specials = self.specials();
+        let generation = json!({
+            "bos_token_id": specials.bos,
+            "do_sample": true,
+            "eos_token_id": [specials.eos, specials.eot],
+            "pad_token_id": specials.pad,
+            "temperature": 1.0,
+            "top_k": 64,
+            "top_p": 0.95,
+        });
+        let tokenizer = json!({
+            "bos_token": NAMES[0],
+            "eos_token": NAMES[1],
+            "pad_token": NAMES[8],
+            "tokenizer_class": "PreTrainedTokenizerFast",
+        });
+        vec![
+            ("config.json", text(self.target_json())),
+            ("generation_config.json", text(generation)),
+            ("tokenizer.json", self.tokenizer_json().to_string().into_bytes()),
+            ("tokenizer_config.json", text(tokenizer)),
+        ]
+    }
+
+    fn target_json(&self) -> Value {
+        let text = self.text_config();
+        let kind = |span| if span == Span::Full { "full_attention" } else { "sliding_attention" };
+        let mut config = json!({
+            "architectures": ["MuseGlimmerForConditionalGeneration"],
+            "dtype": self.dtype(),
+            "model_type": "muse_glimmer",
+            "text_config": {
+                "bos_token_id": text.bos_token_id,
+                "eos_token_id": text.eos_token_id,
+                "final_logit_softcapping": text.final_logit_softcapping,
+                "head_dim": text.head_dim,
+                "hidden_activation": "silu",
+                "hidden_size": text.hidden_size,
+                "intermediate_size": text.intermediate_size,
+                "layer_rope_theta": text.layers.iter().map(|l| l.rope_theta.unwrap_or(0.0)).collect::<Vec<_>>(),
+                "layer_types": text.layers.iter().map(|l| kind(l.span)).collect::<Vec<_>>(),
+                "max_position_embeddings": text.max_position_embeddings,
+                "model_type": "muse_glimmer_text",
+                "num_attention_heads": text.num_attention_heads,
+                "num_hidden_layers": text.layers.len(),
+                "num_key_value_heads": text.num_key_value_heads,
+                "output_multiplier": text.output_multiplier,
+                "post_norm_eps": 1e-8,
+                "qk_scale_factor": 3.87,
+                "rms_norm_eps": 1e-5,
+                "rope_parameters": { "rope_theta": super::THETA, "rope_type": "default" },
+                "sliding_window": self.drafter_config().sliding_window,
+                "tie_word_embeddings": false,
+                "vocab_size": text.vocab_size,
+            },
+            "tie_word_embeddings": false,
+        });
+        self.quantization(&mut config);
+        config
+    }
+
+    fn drafter_json(&self) -> Value {
+        let config = self.drafter_config();
+        let mut json = json!({
+            "architectures": ["MuseGlimmerAssistantModel"],
+            "block_size": config.block_size,
+            "dtype": self.dtype(),
+            "head_dim": config.head_dim,
+            "hidden_act": "silu",
+            "hidden_size": config.hidden_size,
+            "intermediate_size": config.intermediate_size,
+            "layer_types": vec!["sliding_attention"; config.num_hidden_layers],
+            "mask_token_id": config.mask_token_id,
+            "max_position_embeddings": self.text_config().max_position_embeddings,
+            "model_type": "muse_glimmer_assistant",
+            "num_attention_heads": config.num_attention_heads,
+            "num_hidden_layers": config.num_hidden_layers,
+            "num_key_value_heads": config.num_key_value_heads,
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": { "rope_theta": config.rope_theta, "rope_type": "default" },
+            "sliding_window": config.sliding_window,
+            "target_layer_ids": config.target_layer_ids,
+        });
+        self.quantization(&mut json);
+        json
+    }
+
+    fn dtype(&self) -> &'static str {
+        match self.encoding.0 {
+            Encoding::Dense(FloatType::F32) => "float32",
+            Encoding::Dense(FloatType::F16) => "float16",
+            _ => "bfloat16",
+        }
+    }
+
+    /// What MLX says about quantized modules, under both names that it has for it.
+    fn quantization(&self, config: &mut Value) {
+        let (bits, group, mode) = match self.encoding.0 {
+            Encoding::Affine { bits, group, .. } => (bits, group, "affine"),
+            Encoding::MxFp4 => (4, 32, "mxfp4"),
+            Encoding::MxFp8 => (8, 32, "mxfp8"),
+            Encoding::NvFp4 => (4, 16, "nvfp4"),
+            Encoding::Dense(_) | Encoding::Ggml(_) => return,
+        };
+        let settings = json!({ "group_size": group, "bits": bits, "mode": mode });
+        config["quantization"] = settings.clone();
+        config["quantization_config"] = settings;
+    }
+
+    fn tokenizer_json(&self) -> Value {
+        let tokens = self.tokens(self.text_config().vocab_size);
+        let specials = self.specials();
+        let is_special = |id: usize| specials.all.iter().any(|(special, _)| *special as usize == id);
+        let ordinary = tokens.into_iter().enumerate().filter(|(id, _)| !is_special(*id));
+        let vocab: Map<String, Value> = ordinary.map(|(id, token)| (token, id.into())).collect();
+        let added = specials.all.iter().map(|(id, content)| {
+            json!({
+                "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true,
+            })
+        });
+        let merges: Vec<[&str; 2]> = MERGED.map(|(_, left, right)| [left, right]).to_vec();
+        let (bos, id) = (NAMES[0], specials.bos);
+        json!({
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": added.collect::<Value>(),
+            "normalizer": null,
+            "pre_tokenizer": { "type": "Sequence", "pretokenizers": [
+                { "type": "Split", "pattern": { "Regex": SPLIT_PATTERN }, "behavior": "Isolated", "invert": false },
+                { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false },
+            ]},
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [
+                    { "SpecialToken": { "id": bos, "type_id": 0 } },
+                    { "Sequence": { "id": "A", "type_id": 0 } },
+                ],
+                "pair": [
+                    { "Sequence": { "id": "A", "type_id": 0 } },
+                    { "Sequence": { "id": "B", "type_id": 1 } },
+                ],
+                "special_tokens": { bos: { "id": bos, "ids": [id], "tokens": [bos] } },
+            },
+            "decoder": { "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true },
+            "model": {
+                "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+                "vocab": vocab,
+                "merges": merges,
+            },
+        })
+    }
+
+    /// The header of a GGUF file, without tensors.
+    pub(super) fn gguf_metadata(&self) -> Header {
+        let (text, drafter) = (self.text_config(), self.drafter_config());
+        let architecture = if self.drafter { "dflash" } else { "muse-glimmer" };
+        let layers = if self.drafter { drafter.num_hidden_layers } else { text.layers.len() };
+        let kv_heads = if self.drafter { drafter.num_key_value_heads } else { text.num_key_value_heads };
+        let mut header = Header::new(architecture);
+        let StoredAs(encoding) = self.encoding;
+        header.set("general.name", Meta::Text(format!("synthetic-{architecture}-{encoding}")));
+        header.set("general.quantization_version", Meta::U32(2));
+        header.set("general.file_type", Meta::U32(file_type(encoding)));
+        let mut number = |key: &str, n: usize| header.set(format!("{architecture}.{key}"), Meta::U32(n as u32));
+        number("block_count", layers);
+        number("context_length", text.max_position_embeddings);
+        number("embedding_length", text.hidden_size);
+        number("feed_forward_length", text.intermediate_size);
+        number("attention.head_count", text.num_attention_heads);
+        number("attention.head_count_kv", kv_heads);
+        number("attention.key_length", text.head_dim);
+        number("attention.value_length", text.head_dim);
+        number("rope.dimension_count", text.head_dim);
+        number("vocab_size", text.vocab_size);
+        number("attention.sliding_window", drafter.sliding_window);
+        let mut set = |key: &str, value| header.set(format!("{architecture}.{key}"), value);
+        set("attention.layer_norm_rms_epsilon", Meta::F32(text.rms_norm_eps));
+        set("rope.freq_base", Meta::F32(super::THETA as f32));
+        if self.drafter {
+            set("attention.sliding_window_pattern", Meta::Bools(vec![true; layers]));
+            set("block_size", Meta::U32(drafter.block_size as u32));
+            // Layers are tapped at their input there.
+            let inputs = drafter.target_layer_ids.iter().map(|&id| id as u32 + 1).collect();
+            set("target_layers", Meta::U32s(inputs));
+        } else {
+            let sliding = text.layers.iter().map(|layer| layer.span != Span::Full).collect();
+            set("attention.sliding_window_pattern", Meta::Bools(sliding));
+            set("final_logit_softcapping", Meta::F32(text.final_logit_softcapping));
+            set("logit_scale", Meta::F32(text.output_multiplier));
+        }
+        self.gguf_tokenizer(&mut header, text.vocab_size);
+        header
+    }
+
+    fn gguf_tokenizer(&self, header: &mut Header, vocab_size: usize) {
+        const NORMAL: i32 = 1;
+        const CONTROL: i32 = 3;
+        let specials = self.specials();
+        let mut types = vec![NORMAL; vocab_size];
+        specials.all.iter().for_each(|(id, _)| types[*id as usize] = CONTROL);
+        let mut set = |key: &str, value| header.set(format!("tokenizer.ggml.{key}"), value);
+        set("model", Meta::Text("gpt2".into()));
+        set("pre", Meta::Text("llama4".into()));
+        set("tokens", Meta::Texts(self.tokens(vocab_size)));
+        set("token_type", Meta::I32s(types));
+        set("merges", Meta::Texts(MERGED.map(|(_, left, right)| format!("{left} {right}")).to_vec()));
+        set("bos_token_id", Meta::U32(specials.bos));
+        set("eos_token_id", Meta::U32(specials.eos));
+        set("eot_token_id", Meta::U32(specials.eot));
+        set("padding_token_id", Meta::U32(specials.pad));
+        if self.drafter {
+            set("mask_token_id", Meta::U32(specials.mask));
+        }
+    }
+}
+
+/// What llama.cpp calls a file of mostly this encoding.
+fn file_type(encoding: Encoding) -> u32 {
+    match encoding {
+        Encoding::Dense(FloatType::F16) => 1,
+        Encoding::Dense(FloatType::BF16) => 32,
+        Encoding::Ggml(GgmlType::Q4_0) => 2,
+        Encoding::Ggml(GgmlType::Q8_0) => 7,
+        Encoding::Ggml(GgmlType::Q4K) => 14,
+        Encoding::Ggml(GgmlType::Q5K) => 16,
+        Encoding::Ggml(GgmlType::Q6K) => 18,
+        _ => 0,
+    }
+}
