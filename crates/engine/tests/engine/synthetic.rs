@@ -48,7 +48,7 @@ pub fn target(shape: &Shape, encoding: impl Fn(usize) -> Encoding) -> Gguf {
         let encoded = encode_rows(encoding, &values, different, cols).unwrap().codes;
         let data = encoded.iter().copied().cycle().take(encoded.len() / different * rows).collect();
         let dims = vec![cols as u64, rows as u64];
-        out.tensors.push(Entry { name: name.into(), dims, kind: kind(encoding), offset: None, data });
+        out.tensors.push(Entry { name: name.into(), dims, kind: kind(encoding).unwrap(), offset: None, data });
     };
     matrix(&mut out, "token_embd.weight", vocab, hidden);
     matrix(&mut out, "output.weight", vocab, hidden);
