@@ -392,7 +392,7 @@ mod tests {
             assert!(decoded.chunks(COLS).rev().flatten().eq(source.view().to_f32().iter()));
             let weight = b.load_weight(&source).unwrap();
             let Place::Loaded(Matrix::F32(loaded)) = &weight.place else { panic!("dense") };
-            assert!(*loaded == source.view().to_f32());
+            assert!(loaded[..] == source.view().to_f32());
         }
         for threads in [1, 2, 5].repeat(20) {
             let b = backend(threads);
