@@ -36,7 +36,11 @@ impl<'a> Rows<'a> {
         let extents = [Some(&info.codes), info.scales.as_ref(), info.biases.as_ref()];
         let place = if blob(&info.codes)?.is_on_disk() {
             let [codes, scales, biases] = extents.map(|e| e.map(|e| Ok((blob(e)?, e))).transpose());
-            Place::Files { parts: [codes?, scales?, biases?], global_scale }
+            let parts = [codes?, scales?, biases?];
+            for (blob, extent) in parts.iter().flatten() {
+                blob.ahead(ahead(extent, extent.range.start..extent.range.start + AHEAD));
+            }
+            Place::Files { parts, global_scale }
         } else {
             let shared = |extent: &Extent| blob(extent)?.shared(extent.range.clone());
             let [codes, scales, biases] = extents.map(|e| e.map_or(Ok(Vec::new().into()), shared));
@@ -88,8 +92,7 @@ impl Rows<'_> {
     ) -> Result<WeightView<'a>, Error> {
         assert!(rows.start <= rows.end && rows.end <= self.shape[0], "rows {rows:?} of {}", self.shape[0]);
         let (encoding, order) = (self.info.encoding, self.info.layout.order());
-        let row = encoding.sizes(self.shape[1]).unwrap_or_default();
-        let Sizes { codes, scales, biases } = row;
+        let Sizes { codes, scales, biases } = encoding.sizes(self.shape[1]).unwrap_or_default();
         scratch.shape = [rows.len(), self.shape[1]];
         let buffers = [&mut scratch.codes, &mut scratch.scales, &mut scratch.biases];
         for ((part, len), to) in parts.iter().zip([codes, scales, biases]).zip(buffers) {
@@ -104,6 +107,22 @@ impl Rows<'_> {
     }
 }
 
+impl Drop for Rows<'_> {
+    fn drop(&mut self) {
+        if let Place::Files { parts, .. } = &self.place {
+            parts.iter().flatten().for_each(|(blob, extent)| blob.done(extent.range.clone()));
+        }
+    }
+}
+
+/// Bytes that a disk is to read ahead of the threads.
+const AHEAD: u64 = 8 << 20;
+
+/// What there is of a range of a file in an extent.
+fn ahead(extent: &Extent, range: Range<u64>) -> Range<u64> {
+    range.start.min(extent.range.end)..range.end.min(extent.range.end)
+}
+
 /// Reads rows of `len` bytes.
 fn read_part(
     blob: &Blob,
@@ -116,15 +135,13 @@ fn read_part(
     // Within the extent, as its length was checked at opening.
     let at = |row: usize| extent.range.start + (row * len) as u64;
     match order {
-        RowOrder::Ascending => {
-            blob.read_into(at(rows.start), to)?;
-            blob.passed(at(rows.start)..at(rows.end));
-        }
+        RowOrder::Ascending => blob.read_into(at(rows.start), to)?,
         // A piece may end within a head, whose rows are spread over all of it.
         RowOrder::Interleaved { .. } => {
             let rows = rows.clone().map(|row| order.stored(row));
             to.chunks_exact_mut(len.max(1)).zip(rows).try_for_each(|(to, row)| blob.read_into(at(row), to))?;
         }
     }
+    blob.ahead(ahead(extent, at(rows.start) + AHEAD..at(rows.end) + AHEAD));
     Ok(())
 }

@@ -227,14 +227,22 @@ impl Blob {
         found.ok_or_else(|| self.cut(offset, len))
     }
 
-    /// The bytes `range` were read, and the next will be those behind it.
-    pub fn passed(&self, range: Range<u64>) {
+    /// The bytes `range` are read soon.
+    pub fn ahead(&self, range: Range<u64>) {
         if let Bytes::Disk(disk) = &self.bytes {
-            disk.passed(range);
+            disk.advise(range, Advice::Ahead);
         }
     }
 
-    /// From here on, bytes that were [passed](Self::passed) are not kept in the system's cache.
+    /// The bytes `range` are not read again.
+    pub fn done(&self, range: Range<u64>) {
+        match &self.bytes {
+            Bytes::Disk(disk) if disk.forget => disk.advise(range, Advice::Done),
+            _ => {}
+        }
+    }
+
+    /// From here on, what is [done](Self::done) with is not kept in the system's cache.
     pub fn forget_what_is_read(&mut self) {
         if let Bytes::Disk(disk) = &mut self.bytes {
             disk.forget = true;
@@ -311,22 +319,30 @@ impl Disk {
     }
 }
 
+/// What the system is told of a range of bytes. That it is not taken is no error.
+enum Advice {
+    /// It is read soon.
+    Ahead,
+    /// It is not read again.
+    Done,
+}
+
 impl Disk {
-    /// Tells the system what is read next, and what is not read again. Both are advice: that it is not taken is no error.
     #[cfg(target_os = "linux")]
-    fn passed(&self, range: Range<u64>) {
-        use rustix::fs::{Advice, fadvise};
-        /// Bytes that a disk reads ahead of the threads.
-        const AHEAD: u64 = 8 << 20;
-        let Some(len) = std::num::NonZeroU64::new(range.end - range.start) else { return };
-        let _ = fadvise(&self.file, range.start.saturating_add(AHEAD), Some(len), Advice::WillNeed);
-        if self.forget {
-            let _ = fadvise(&self.file, range.start, Some(len), Advice::DontNeed);
+    fn advise(&self, range: Range<u64>, advice: Advice) {
+        use rustix::fs::{Advice as System, fadvise};
+        let advice = match advice {
+            Advice::Ahead => System::WillNeed,
+            Advice::Done => System::DontNeed,
+        };
+        // No length would mean all that follows.
+        if let Some(len) = std::num::NonZeroU64::new(range.end.saturating_sub(range.start)) {
+            let _ = fadvise(&self.file, range.start, Some(len), advice);
         }
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn passed(&self, _: Range<u64>) {}
+    fn advise(&self, _: Range<u64>, _: Advice) {}
 }
 
 fn not_a_file(file: String, kind: FileType) -> Error {

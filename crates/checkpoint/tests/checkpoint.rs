@@ -12,3 +12,5 @@ mod gguf_writer;
 mod read;
 #[path = "checkpoint/refuse.rs"]
 mod refuse;
+#[path = "checkpoint/rows.rs"]
+mod rows;

@@ -16,13 +16,26 @@ pub fn exists(bits: u8, group: u16) -> bool {
 pub fn unpack_codes(bits: u8, bytes: &[u8], out: &mut [u8]) {
     assert!((1..=8).contains(&bits), "{bits} bits in a code");
     assert!(out.len().is_multiple_of(8) && bytes.len() == out.len() / 8 * usize::from(bits), "bytes of the codes");
-    for (codes, packed) in out.chunks_exact_mut(8).zip(bytes.chunks_exact(bits.into())) {
+    match bits {
+        1 => unpack::<1>(bytes, out),
+        2 => unpack::<2>(bytes, out),
+        3 => unpack::<3>(bytes, out),
+        4 => unpack::<4>(bytes, out),
+        5 => unpack::<5>(bytes, out),
+        6 => unpack::<6>(bytes, out),
+        7 => unpack::<7>(bytes, out),
+        _ => unpack::<8>(bytes, out),
+    }
+}
+
+/// With shifts that are known, since all weights pass here as they are loaded.
+fn unpack<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
+    let (codes, _) = out.as_chunks_mut::<8>();
+    for (codes, packed) in codes.iter_mut().zip(bytes.as_chunks::<BITS>().0) {
         let mut word = [0; 8];
-        word[..packed.len()].copy_from_slice(packed);
+        word[..BITS].copy_from_slice(packed);
         let word = u64::from_le_bytes(word);
-        for (i, code) in codes.iter_mut().enumerate() {
-            *code = (word >> (i * usize::from(bits))) as u8 & mask(bits);
-        }
+        *codes = std::array::from_fn(|i| (word >> (i * BITS)) as u8 & mask(BITS as u8));
     }
 }
 

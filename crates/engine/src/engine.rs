@@ -16,6 +16,7 @@ use glimmer_backend::{ActivationType, CpuBackend, CpuOptions, Isa, KvType, KvTyp
 use glimmer_checkpoint::{Checkpoint, Fields};
 use glimmer_encoding::{Encoding, FloatType};
 use glimmer_model::muse::{self, MuseConfig, MuseText, TextConfig};
+use std::iter;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -168,15 +169,13 @@ impl Engine {
         };
         let geometry = Geometry::new(options, &config.text, bound.as_ref().map_or(1, |bound| bound.block_size()))?;
         let sizes = CacheSizes::of(&config.text, geometry, cache, bound.as_ref());
-        let checkpoints = || [Some(&checkpoint), drafter_checkpoint.as_ref()].into_iter().flatten();
+        let checkpoints = || iter::once(&checkpoint).chain(&drafter_checkpoint);
         let held = checkpoints().map(|checkpoint| options.held_bytes(checkpoint)).sum();
         let total = checkpoints().map(inspect::text_bytes).sum();
         let room = refuse_without_memory(checkpoint.label(), held, sizes)?;
+        // Files that are kept as well would push out what others need.
         if room < total {
-            [Some(&mut checkpoint), drafter_checkpoint.as_mut()]
-                .into_iter()
-                .flatten()
-                .for_each(Checkpoint::forget_what_is_read);
+            iter::once(&mut checkpoint).chain(&mut drafter_checkpoint).for_each(Checkpoint::forget_what_is_read);
         }
         let files = SideFiles::read(&checkpoint, &config)?;
 

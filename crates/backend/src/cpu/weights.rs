@@ -334,3 +334,83 @@ fn zeros<T: Zero>(len: usize) -> Result<Buffer<T>, BackendError> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Backend, CpuOptions};
+    use glimmer_encoding::{EncodedRows, encode_rows};
+
+    const COLS: usize = 1024;
+    const ROWS: usize = 1000;
+
+    /// A matrix in memory, of which some rows cannot be read.
+    struct Faulty {
+        encoding: Encoding,
+        rows: EncodedRows,
+        broken: Vec<usize>,
+    }
+
+    impl Faulty {
+        fn new(encoding: Encoding) -> Self {
+            let values: Vec<f32> = (0..ROWS * COLS).map(|i| (i * 37 % 1009) as f32 / 1009.0 - 0.5).collect();
+            Self { encoding, rows: encode_rows(encoding, &values, ROWS, COLS).unwrap(), broken: Vec::new() }
+        }
+
+        fn view(&self) -> WeightView<'_> {
+            WeightView::new(self.encoding, &[ROWS, COLS], self.rows.parts()).unwrap()
+        }
+    }
+
+    impl RowSource for Faulty {
+        type Error = usize;
+
+        fn encoding(&self) -> Encoding {
+            self.encoding
+        }
+
+        fn shape(&self) -> [usize; 2] {
+            [ROWS, COLS]
+        }
+
+        fn read<'a>(&'a self, rows: Range<usize>, scratch: &'a mut Scratch) -> Result<WeightView<'a>, usize> {
+            if let Some(&row) = self.broken.iter().find(|row| rows.contains(row)) {
+                return Err(row);
+            }
+            let len = self.encoding.sizes(COLS).unwrap().codes;
+            scratch.shape = [rows.len(), COLS];
+            scratch.codes = self.rows.codes[rows.start * len..rows.end * len].to_vec();
+            Ok(WeightView::dense(FloatType::F32, &scratch.shape, &scratch.codes).unwrap())
+        }
+    }
+
+    fn backend(threads: usize) -> CpuBackend {
+        CpuBackend::new(CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap()
+    }
+
+    #[test]
+    fn every_row_arrives_and_the_first_failure_is_told() {
+        let mut source = Faulty::new(Encoding::Dense(FloatType::F32));
+        assert!(pieces(&source).len() > 10);
+        for threads in [1, 2, 5] {
+            let b = backend(threads);
+            let ids: Vec<u32> = (0..ROWS as u32).rev().collect();
+            let table = b.load_table(&source).unwrap();
+            let decoded = b.embed(&table, &ids).data;
+            assert!(decoded.chunks(COLS).rev().flatten().eq(source.view().to_f32().iter()));
+            let weight = b.load_weight(&source).unwrap();
+            let Place::Loaded(Matrix::F32(loaded)) = &weight.place else { panic!("dense") };
+            assert!(loaded[..] == source.view().to_f32());
+        }
+        for threads in [1, 2, 5].repeat(20) {
+            let b = backend(threads);
+            source.broken = vec![990, 130, 500, 501];
+            assert_eq!(b.load_weight(&source).err(), Some(LoadError::Source(130)));
+            source.broken = vec![700];
+            source.rows.codes[(300 * COLS + 7) * 4 + 2..][..2].fill(0xff);
+            let expected = LoadError::Backend(BackendError::NonFinite { row: 300, col: 7 });
+            assert_eq!(b.load_weight(&source).err(), Some(expected.clone()));
+            assert_eq!(b.load_table(&source).err(), Some(expected));
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use crate::corpus::{SHARDS, specs, write_config, write_sharded, write_valid};
 use glimmer_checkpoint::{Checkpoint, Error, open};
-use glimmer_encoding::{Encoding, FloatType};
+use glimmer_encoding::{Encoding, FloatType, RowSource, Scratch};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::json;
 use std::fs;
@@ -238,5 +238,7 @@ fn quantized_drafters_and_global_scales() {
     assert_eq!(names, ["fc.weight", "model.norm.weight", "norm.weight"]);
     let fc = checkpoint.read("fc.weight").unwrap();
     assert_eq!((fc.parts().global_scale, fc.view().to_f32()), (Some(2.0), vec![1.0; 16]));
+    let (rows, mut scratch) = (checkpoint.at("fc").rows("weight", [1, 16]).unwrap(), Scratch::default());
+    assert_eq!(rows.read(0..1, &mut scratch).unwrap().to_f32(), vec![1.0; 16]);
     assert_eq!(checkpoint.tensor("fc.weight").unwrap().byte_len(), 8 + 1 + 4);
 }
