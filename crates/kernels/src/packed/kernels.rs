@@ -9,6 +9,7 @@ use super::activations::{Rounded, sums_at};
 use super::layout::{BLOCK, Codes, K_HEADER, Kind, Q6_HEADER, Scale};
 use super::read::{Eight, Five, Four, Fp4, Read, Six, Three, Two, line};
 use super::tile::{LINE, TILE_ROWS, Tile};
+use std::marker::PhantomData;
 
 /// One tile against rows of activations: adds to `out[r]` the sixteen sums of row r.
 #[inline(always)]
@@ -39,11 +40,46 @@ fn affine<T: Tile, G: Group>(t: T, product: &TileProduct<'_>, codes: Codes, out:
     }
 }
 
-/// The codes of a block, read.
-type Block<T> = [[<T as Tile>::Codes; 8]; 8];
+/// Where a kernel takes the codes of a block from.
+trait Lines<T: Tile>: Copy {
+    /// The codes of inputs 32 s .. 32 s + 32.
+    fn codes(self, t: T, s: usize) -> [T::Codes; 8];
+}
+
+/// From the block itself, each once.
+struct Fresh<'a, R> {
+    area: &'a [u8],
+    part: usize,
+    read: PhantomData<R>,
+}
+
+impl<R> Clone for Fresh<'_, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for Fresh<'_, R> {}
+
+impl<T: Tile, R: Read> Lines<T> for Fresh<'_, R> {
+    #[inline(always)]
+    fn codes(self, t: T, s: usize) -> [T::Codes; 8] {
+        R::read(t, self.area, s, self.part)
+    }
+}
+
+/// Read before, since many rows will pass by them.
+type Ready<T> = [[<T as Tile>::Codes; 8]; 8];
+
+impl<T: Tile> Lines<T> for &Ready<T> {
+    #[inline(always)]
+    fn codes(self, _: T, s: usize) -> [T::Codes; 8] {
+        self[s]
+    }
+}
 
 #[inline(always)]
-fn read<T: Tile, R: Read>(t: T, area: &[u8], part: usize) -> Block<T> {
+fn read<T: Tile, R: Read>(t: T, area: &[u8], part: usize) -> Ready<T> {
     [
         R::read(t, area, 0, part),
         R::read(t, area, 1, part),
@@ -67,12 +103,13 @@ impl Ahead {
         Self((part == 0).then(|| block.as_ptr().wrapping_add(4 * block.len())))
     }
 
-    /// Asks for LINES lines, those of step `i`.
+    /// Asks for an eighth of a block of so many bytes.
     #[inline(always)]
-    fn step<T: Tile, const LINES: usize>(self, t: T, i: usize) {
+    fn step<T: Tile>(self, t: T, eighth: usize, bytes: usize) {
+        let lines = bytes.div_ceil(8 * LINE);
         if let Self(Some(at)) = self {
-            for line in 0..LINES {
-                t.prefetch(at.wrapping_add((i * LINES + line) * LINE));
+            for line in 0..lines {
+                t.prefetch(at.wrapping_add((eighth * lines + line) * LINE));
             }
         }
     }
@@ -80,18 +117,30 @@ impl Ahead {
 
 /// Calls a kernel for the rows of a block, as many together as the instruction set likes.
 macro_rules! by_rows {
-    ($tile:ty, $ahead:ident, $xs:expr, $out:expr, |$x:ident, $y:ident, $n:ident| $call:expr) => {{
-        let (mut xs, mut out): (&[Rounded], &mut [[f32; TILE_ROWS]]) = ($xs, &mut *$out);
-        by_rows!(@ $tile, $ahead, xs, out, 8, |$x, $y, $n| $call);
-        by_rows!(@ $tile, $ahead, xs, out, 5, |$x, $y, $n| $call);
-        by_rows!(@ $tile, $ahead, xs, out, 4, |$x, $y, $n| $call);
-        by_rows!(@ $tile, $ahead, xs, out, 3, |$x, $y, $n| $call);
-        by_rows!(@ $tile, $ahead, xs, out, 2, |$x, $y, $n| $call);
-        by_rows!(@ $tile, $ahead, xs, out, 1, |$x, $y, $n| $call);
-        let _ = (xs, out);
-    }};
-    (@ $tile:ty, $ahead:ident, $xs:ident, $out:ident, $together:literal, |$x:ident, $y:ident, $n:ident| $call:expr) => {
-        if <$tile>::TOGETHER >= $together {
+    ($t:ident: $tile:ty, $read:ty, ($area:ident, $part:ident), $ahead:ident, $xs:ident, $out:ident,
+     |$lines:ident, $x:ident, $y:ident, $n:ident| $call:expr) => {
+        if $xs.len() <= <$tile>::TOGETHER {
+            let $lines = Fresh { area: $area, part: $part, read: PhantomData::<$read> };
+            by_rows!(@all $tile, $xs, $out, (1 2 3 4 5 6 7 8), |$x, $y, $n| $call);
+        } else {
+            let $lines = &read::<$tile, $read>($t, $area, $part);
+            let (mut xs, mut out): (&[Rounded], &mut [[f32; TILE_ROWS]]) = ($xs, &mut *$out);
+            by_rows!(@each $tile, $ahead, xs, out, (8 4 2 1), |$x, $y, $n| $call);
+            let _ = (xs, out);
+        }
+    };
+    // The kernel for exactly as many rows as there are.
+    (@all $tile:ty, $xs:ident, $out:ident, ($($together:literal)*), |$x:ident, $y:ident, $n:ident| $call:expr) => {
+        $(if <$tile>::TOGETHER >= $together {
+            const $n: usize = $together;
+            if let (Some($x), Some($y)) = ($xs.as_array::<$n>(), $out.as_mut_array::<$n>()) {
+                $call;
+            }
+        })*
+    };
+    // Kernels for so many rows as often as it goes.
+    (@each $tile:ty, $ahead:ident, $xs:ident, $out:ident, ($($together:literal)*), |$x:ident, $y:ident, $n:ident| $call:expr) => {
+        $(if <$tile>::TOGETHER >= $together {
             const $n: usize = $together;
             while let Some(($x, xs)) = $xs.split_first_chunk::<$n>()
                 && let Some(($y, out)) = std::mem::take(&mut $out).split_first_chunk_mut::<$n>()
@@ -100,7 +149,7 @@ macro_rules! by_rows {
                 $ahead = Ahead(None);
                 ($xs, $out) = (xs, out);
             }
-        }
+        })*
     };
 }
 
@@ -138,7 +187,6 @@ fn k_quant<T: Tile, R: Read>(t: T, product: &TileProduct<'_>, out: &mut [[f32; T
     for part in 0..T::PARTS {
         for (number, block) in product.blocks.chunks_exact(K_HEADER + R::BYTES).enumerate() {
             let (header, area) = block.split_at(K_HEADER);
-            let codes = read::<T, R>(t, area, part);
             let (scales, mins) = k_scales(t, header, part);
             let factors = [
                 t.factor::<0>(scales[0]),
@@ -153,10 +201,10 @@ fn k_quant<T: Tile, R: Read>(t: T, product: &TileProduct<'_>, out: &mut [[f32; T
             let (d, dmin) = (t.halves(floats(header, 0), part), t.halves(floats(header, 2 * TILE_ROWS), part));
             let xs = &product.x.of_rows(number)[product.rows.clone()];
             let mut ahead = Ahead::of(block, part);
-            by_rows!(T, ahead, xs, out, |x, y, N| k_rows::<T, R, N>(
+            by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y, N| k_rows::<T, R, N>(
                 t,
                 ahead,
-                &codes,
+                lines,
                 &factors,
                 &mins,
                 (d, dmin),
@@ -173,7 +221,7 @@ fn k_quant<T: Tile, R: Read>(t: T, product: &TileProduct<'_>, out: &mut [[f32; T
 fn k_rows<T: Tile, R: Read, const N: usize>(
     t: T,
     ahead: Ahead,
-    codes: &Block<T>,
+    lines: impl Lines<T>,
     factors: &[T::Factor; 8],
     mins: &[T::Codes; 2],
     (d, dmin): (T::Float, T::Float),
@@ -183,12 +231,13 @@ fn k_rows<T: Tile, R: Read, const N: usize>(
 ) {
     let mut sums = [t.no_sums(); N];
     for s in 0..8 {
-        ahead.step::<T, 5>(t, s);
+        ahead.step(t, s, K_HEADER + R::BYTES);
+        let codes = lines.codes(t, s);
         for r in 0..N {
             sums[r] = if R::BITS == 4 {
-                t.dot32::<4>(sums[r], &codes[s], inputs(&x[r].codes, 32 * s), factors[s])
+                t.dot32::<4>(sums[r], &codes, inputs(&x[r].codes, 32 * s), factors[s])
             } else {
-                t.dot32::<5>(sums[r], &codes[s], inputs(&x[r].codes, 32 * s), factors[s])
+                t.dot32::<5>(sums[r], &codes, inputs(&x[r].codes, 32 * s), factors[s])
             };
         }
     }
@@ -209,7 +258,6 @@ fn q6_k<T: Tile>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) 
     for part in 0..T::PARTS {
         for (number, block) in product.blocks.chunks_exact(Q6_HEADER + Six::BYTES).enumerate() {
             let (header, area) = block.split_at(Q6_HEADER);
-            let codes = read::<T, Six>(t, area, part);
             let words = [
                 t.line(line(header, LINE), part),
                 t.line(line(header, 2 * LINE), part),
@@ -226,7 +274,7 @@ fn q6_k<T: Tile>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) 
             let d = t.halves(floats(header, 0), part);
             let xs = &product.x.of_rows(number)[product.rows.clone()];
             let mut ahead = Ahead::of(block, part);
-            by_rows!(T, ahead, xs, out, |x, y, N| q6_rows::<T, N>(t, ahead, &codes, &factors, d, part, x, y));
+            by_rows!(t: T, Six, (area, part), ahead, xs, out, |lines, x, y, N| q6_rows::<T, N>(t, ahead, lines, &factors, d, part, x, y));
         }
     }
 }
@@ -236,7 +284,7 @@ fn q6_k<T: Tile>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) 
 fn q6_rows<T: Tile, const N: usize>(
     t: T,
     ahead: Ahead,
-    codes: &Block<T>,
+    lines: impl Lines<T>,
     factors: &[T::Factor; 16],
     d: T::Float,
     part: usize,
@@ -244,11 +292,15 @@ fn q6_rows<T: Tile, const N: usize>(
     y: &mut [[f32; TILE_ROWS]; N],
 ) {
     let mut sums = [t.no_sums(); N];
-    for s in 0..16 {
-        ahead.step::<T, 4>(t, s);
-        let codes = &codes[s / 2].as_chunks::<4>().0[s % 2];
-        for r in 0..N {
-            sums[r] = t.dot16_centred(sums[r], codes, inputs(&x[r].codes, 16 * s), &x[r].centres[s], factors[s]);
+    for s in 0..8 {
+        ahead.step(t, s, Q6_HEADER + Six::BYTES);
+        let codes = lines.codes(t, s);
+        for (half, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+            let at = 2 * s + half;
+            for r in 0..N {
+                let x = &x[r];
+                sums[r] = t.dot16_centred(sums[r], codes, inputs(&x.codes, 16 * at), &x.centres[at], factors[at]);
+            }
         }
     }
     for r in 0..N {
@@ -335,14 +387,13 @@ fn grouped<T: Tile, R: Read, G: Group>(t: T, product: &TileProduct<'_>, out: &mu
     for part in 0..T::PARTS {
         for (number, block) in product.blocks.chunks_exact(header + R::BYTES).enumerate() {
             let (header, area) = block.split_at(header);
-            let codes = read::<T, R>(t, area, part);
             let mut beside = [(t.splat(0.0), t.splat(0.0)); BLOCK / 16];
             for (g, beside) in beside.iter_mut().enumerate().take(BLOCK / G::GROUP) {
                 *beside = G::beside(t, brain, header, g, part);
             }
             let xs = &product.x.of_rows(number)[product.rows.clone()];
             let mut ahead = Ahead::of(block, part);
-            by_rows!(T, ahead, xs, out, |x, y, N| grouped_rows::<T, R, G, N>(t, ahead, &codes, &beside, part, x, y));
+            by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y, N| grouped_rows::<T, R, G, N>(t, ahead, lines, &beside, part, x, y));
         }
     }
 }
@@ -351,36 +402,38 @@ fn grouped<T: Tile, R: Read, G: Group>(t: T, product: &TileProduct<'_>, out: &mu
 fn grouped_rows<T: Tile, R: Read, G: Group, const N: usize>(
     t: T,
     ahead: Ahead,
-    codes: &Block<T>,
+    lines: impl Lines<T>,
     beside: &[(T::Float, T::Float); BLOCK / 16],
     part: usize,
     x: &[Rounded; N],
     y: &mut [[f32; TILE_ROWS]; N],
 ) {
     let mut values = [t.splat(0.0); N];
-    for (g, &(scale, bias)) in beside.iter().enumerate().take(BLOCK / G::GROUP) {
-        let mut sums = [t.no_sums(); N];
-        for s in g * G::GROUP / 16..(g + 1) * G::GROUP / 16 {
-            // Enough for the widest codes; lines that are asked for twice cost nothing.
-            if R::BITS > 4 {
-                ahead.step::<T, 5>(t, s)
-            } else {
-                ahead.step::<T, 3>(t, s)
-            }
-            let codes = &codes[s / 2].as_chunks::<4>().0[s % 2];
+    let mut sums = [t.no_sums(); N];
+    for s in 0..8 {
+        ahead.step(t, s, BLOCK / G::GROUP * G::BYTES + R::BYTES);
+        let codes = lines.codes(t, s);
+        for (half, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+            let at = 2 * s + half;
             for r in 0..N {
-                let x = inputs(&x[r].codes, 16 * s);
+                let x = inputs(&x[r].codes, 16 * at);
                 sums[r] = if R::BITS > 6 { t.dot16_bytes(sums[r], codes, x) } else { t.dot16(sums[r], codes, x) };
             }
-        }
-        for r in 0..N {
-            let dot = t.to_float(t.plain(sums[r]));
-            let sum = t.splat(x[r].sums[sums_at(G::GROUP) + g]);
-            values[r] = if G::BIASED {
-                t.fma(bias, sum, t.fma(scale, dot, values[r]))
-            } else {
-                t.fma(scale, t.fma(bias, sum, dot), values[r])
-            };
+            if !(16 * (at + 1)).is_multiple_of(G::GROUP) {
+                continue;
+            }
+            let group = 16 * at / G::GROUP;
+            let (scale, bias) = beside[group];
+            for r in 0..N {
+                let dot = t.to_float(t.plain(sums[r]));
+                let sum = t.splat(x[r].sums[sums_at(G::GROUP) + group]);
+                values[r] = if G::BIASED {
+                    t.fma(bias, sum, t.fma(scale, dot, values[r]))
+                } else {
+                    t.fma(scale, t.fma(bias, sum, dot), values[r])
+                };
+                sums[r] = t.no_sums();
+            }
         }
     }
     for r in 0..N {
