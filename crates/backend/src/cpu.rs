@@ -6,12 +6,11 @@ pub use weights::{Table, Weight};
 
 use crate::{ActivationType, Backend, BackendError, KvSpec, KvType, LoadError};
 use glimmer_encoding::{Encoding, RowSource};
-use glimmer_kernels::attention::{self, Attention, KvData, KvLayout};
+use glimmer_kernels::attention::{self, Attention, KvData, KvDataMut, KvLayout, Workspace};
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::isa::Isa;
-use glimmer_kernels::lanes::{F16, F32};
 use glimmer_kernels::limits::{self, Limits};
-use glimmer_kernels::memory::Buffer;
+use glimmer_kernels::memory::{self, Buffer};
 use glimmer_kernels::packed::{Activations, Packed};
 use glimmer_kernels::pool::Pool;
 use glimmer_kernels::rope::Rotation;
@@ -35,6 +34,7 @@ pub struct CpuBackend {
     pool: Pool,
     kernels: &'static Kernels,
     activations: ActivationType,
+    workspace: Workspace,
 }
 
 impl CpuBackend {
@@ -47,8 +47,10 @@ impl CpuBackend {
                 BackendError::Isa { isa, available: names.join(", ") }
             })?,
         };
+        memory::reuse_freed();
         let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        Ok(Self { pool: Pool::new(threads.max(1)), kernels, activations: options.activations })
+        let workspace = Workspace::default();
+        Ok(Self { pool: Pool::new(threads.max(1)), kernels, activations: options.activations, workspace })
     }
 
     /// Whether weights of this encoding are multiplied with 8-bit activations.
@@ -113,22 +115,38 @@ pub struct KvStore {
 enum KvBuffer {
     F32(Buffer<f32>),
     F16(Buffer<u16>),
+    BF16(Buffer<u16>),
+    Q8 { codes: Buffer<i8>, scales: Buffer<f32> },
 }
 
 impl KvBuffer {
-    fn zeros(kind: KvType, len: usize) -> Result<Self, BackendError> {
-        let memory = BackendError::Memory { what: "the KV cache", bytes: len.saturating_mul(kind.size()) };
+    /// `len` elements and, where the type has them, `scales`.
+    fn zeros(kind: KvType, len: usize, scales: usize) -> Option<Self> {
         match kind {
             KvType::F32 => Buffer::zeros(len).map(KvBuffer::F32),
             KvType::F16 => Buffer::zeros(len).map(KvBuffer::F16),
+            KvType::BF16 => Buffer::zeros(len).map(KvBuffer::BF16),
+            KvType::Q8 => {
+                Buffer::zeros(len).zip(Buffer::zeros(scales)).map(|(codes, scales)| KvBuffer::Q8 { codes, scales })
+            }
         }
-        .ok_or(memory)
     }
 
     fn data(&self) -> KvData<'_> {
         match self {
             KvBuffer::F32(data) => KvData::F32(data),
             KvBuffer::F16(data) => KvData::F16(data),
+            KvBuffer::BF16(data) => KvData::BF16(data),
+            KvBuffer::Q8 { codes, scales } => KvData::Q8 { codes, scales },
+        }
+    }
+
+    fn data_mut(&mut self) -> KvDataMut<'_> {
+        match self {
+            KvBuffer::F32(data) => KvDataMut::F32(data),
+            KvBuffer::F16(data) => KvDataMut::F16(data),
+            KvBuffer::BF16(data) => KvDataMut::BF16(data),
+            KvBuffer::Q8 { codes, scales } => KvDataMut::Q8 { codes, scales },
         }
     }
 }
@@ -157,8 +175,12 @@ impl Backend for CpuBackend {
 
     fn kv_store(&self, spec: KvSpec) -> Result<KvStore, BackendError> {
         let layout = KvLayout::new(spec.heads, spec.head_dim, spec.positions);
-        let keys = KvBuffer::zeros(spec.types.keys, layout.key_len())?;
-        let values = KvBuffer::zeros(spec.types.values, layout.value_len())?;
+        let zeros = |kind: KvType, len: usize| {
+            let bytes = layout.scale_len().saturating_mul(kind.head_bytes(layout.head_dim));
+            KvBuffer::zeros(kind, len, layout.scale_len()).ok_or(BackendError::Memory { what: "the KV cache", bytes })
+        };
+        let keys = zeros(spec.types.keys, layout.key_len())?;
+        let values = zeros(spec.types.values, layout.value_len())?;
         Ok(KvStore { layout, keys, values })
     }
 
@@ -201,10 +223,15 @@ impl Backend for CpuBackend {
     }
 
     fn linear(&self, x: &Tensor, weight: &Weight) -> Tensor {
-        assert_eq!(x.cols, weight.inputs(), "inputs of a projection");
-        let mut out = Tensor::zeros(x.rows, weight.outs());
-        self.multiply(x, weight, &mut out.data);
+        let [out] = self.linears(x, [weight]);
         out
+    }
+
+    fn linears<const N: usize>(&self, x: &Tensor, weights: [&Weight; N]) -> [Tensor; N] {
+        assert!(weights.iter().all(|weight| weight.inputs() == x.cols), "inputs of a projection");
+        let mut outs = weights.map(|weight| Tensor::zeros(x.rows, weight.outs()));
+        self.multiply(x, &weights, &mut outs);
+        outs
     }
 
     fn rms_norm(&self, x: &Tensor, weight: Option<&Vec<f32>>, eps: f32) -> Tensor {
@@ -259,14 +286,8 @@ impl Backend for CpuBackend {
     }
 
     fn kv_write(&self, store: &mut KvStore, position: usize, k: &Tensor, v: &Tensor) {
-        match &mut store.keys {
-            KvBuffer::F32(keys) => attention::store_keys::<F32>(store.layout, keys, position, &k.data),
-            KvBuffer::F16(keys) => attention::store_keys::<F16>(store.layout, keys, position, &k.data),
-        }
-        match &mut store.values {
-            KvBuffer::F32(values) => attention::store_values::<F32>(store.layout, values, position, &v.data),
-            KvBuffer::F16(values) => attention::store_values::<F16>(store.layout, values, position, &v.data),
-        }
+        attention::store_keys(store.layout, store.keys.data_mut(), position, &k.data);
+        attention::store_values(store.layout, store.values.data_mut(), position, &v.data);
     }
 
     fn attend(&self, q: &Tensor, store: &KvStore, visible: &[Range<usize>], scale: f32) -> Tensor {
@@ -275,7 +296,7 @@ impl Backend for CpuBackend {
         let (keys, values) = (keys.data(), values.data());
         let mut out = Tensor::zeros(q.rows, q.cols);
         let attention = Attention { q: &q.data, q_heads, layout: *layout, keys, values, scale, visible };
-        attention::attend(self.kernels, &self.pool, &attention, &mut out.data);
+        attention::attend(self.kernels, &self.pool, &self.workspace, &attention, &mut out.data);
         out
     }
 }

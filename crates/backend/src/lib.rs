@@ -70,14 +70,22 @@ pub enum KvType {
     F32,
     /// 16-bit floats.
     F16,
+    /// bfloat16.
+    BF16,
+    /// 8-bit integers with one f32 scale, max |x| / 127, for each head and position.
+    Q8,
 }
 
 impl KvType {
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
+    /// All of them.
+    pub const ALL: [KvType; 4] = [KvType::F32, KvType::F16, KvType::BF16, KvType::Q8];
+
+    /// Bytes of one head of `head_dim` elements at one position.
+    pub fn head_bytes(self, head_dim: usize) -> usize {
         match self {
-            KvType::F32 => 4,
-            KvType::F16 => 2,
+            KvType::F32 => 4 * head_dim,
+            KvType::F16 | KvType::BF16 => 2 * head_dim,
+            KvType::Q8 => head_dim + size_of::<f32>(),
         }
     }
 }
@@ -87,6 +95,8 @@ impl fmt::Display for KvType {
         f.write_str(match self {
             KvType::F32 => "f32",
             KvType::F16 => "f16",
+            KvType::BF16 => "bf16",
+            KvType::Q8 => "q8",
         })
     }
 }
@@ -95,10 +105,14 @@ impl FromStr for KvType {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "f32" => Ok(KvType::F32),
-            "f16" => Ok(KvType::F16),
-            _ => Err(format!("unknown cache type `{name}` (known: f32, f16)")),
+        let known = Self::ALL.map(|kind| kind.to_string());
+        match Self::ALL.into_iter().zip(&known).find(|(_, known)| *known == name) {
+            Some((kind, _)) => Ok(kind),
+            // Near enough to be taken for the same, and other numbers.
+            None if name == "q8_0" => {
+                Err("unknown cache type `q8_0` (`q8` has 8 bits too, and one scale per head)".into())
+            }
+            None => Err(format!("unknown cache type `{name}` (known: {})", known.join(", "))),
         }
     }
 }
@@ -215,6 +229,10 @@ pub trait Backend: Send + Sync + 'static {
     fn embed(&self, table: &Self::Table, ids: &[u32]) -> Self::Tensor;
     /// x (rows, inputs) times the weight (outs, inputs) transposed.
     fn linear(&self, x: &Self::Tensor, weight: &Self::Weight) -> Self::Tensor;
+    /// [`linear`](Self::linear) with several weights.
+    fn linears<const N: usize>(&self, x: &Self::Tensor, weights: [&Self::Weight; N]) -> [Self::Tensor; N] {
+        weights.map(|weight| self.linear(x, weight))
+    }
     /// Every row: x / sqrt(mean(x^2) + eps) * weight; no `weight` means ones.
     fn rms_norm(&self, x: &Self::Tensor, weight: Option<&Self::Vector>, eps: f32) -> Self::Tensor;
     /// Every head of every row: x / sqrt(mean(x^2) + eps) * weight * scale, the mean over `head_dim` elements.

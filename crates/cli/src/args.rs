@@ -144,7 +144,14 @@ pub struct MemoryArgs {
     /// Tokens that prompt and answer may have together [default: the model's limit, also for 0]
     #[arg(short, long, value_name = "N")]
     pub ctx_size: Option<u32>,
-    /// How keys are stored: f32 or f16 [also: -ctk] [default: f32 for nano and f32 checkpoints, else f16]
+    #[command(flatten)]
+    pub passes: PassArgs,
+}
+
+/// What is kept of a pass, and how many rows it has.
+#[derive(Args, Debug, Default)]
+pub struct PassArgs {
+    /// How keys are stored: f32, f16, bf16 or q8 [also: -ctk] [default: f32 for nano and f32 checkpoints, else f16]
     #[arg(long, value_name = "TYPE")]
     pub cache_type_k: Option<KvType>,
     /// How values are stored [also: -ctv] [default: f32 for nano and f32 checkpoints, else f16]
@@ -266,12 +273,15 @@ pub struct InspectArgs {
 #[derive(Subcommand, Debug)]
 pub enum Bench {
     /// Times single forward passes of several widths beside the machine's own limits
+    ///
+    /// A pass is of the target alone, with the logits of all its rows, after --depth positions of random keys and values.
+    /// Passes of all widths take turns, so that what disturbs the machine disturbs all alike; its read bandwidth and the peak
+    /// of its arithmetic are measured between them. `cpu ms` is the processor time of the whole process during a pass, all
+    /// threads added up; `GB/s` counts the bytes that the file has the matrices in; `limit ms` is what reading them at 88 % of
+    /// the bandwidth takes, or multiplying at 62 % of the peak, whichever is more.
     Step(Box<StepArgs>),
 }
 
-/// Each pass is of the target alone, with the logits of all its rows, after --depth positions of random keys and values.
-/// Passes of all widths take turns, so that whatever disturbs the machine disturbs all alike. cpu ms is the processor time of
-/// the whole process during a pass, all threads added up.
 #[derive(Args, Debug)]
 pub struct StepArgs {
     /// The checkpoint's directory or .gguf file, or nano for the one inside this program
@@ -289,10 +299,10 @@ pub struct StepArgs {
     )]
     pub widths: Vec<u32>,
     /// Positions in the cache before each pass
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub depth: u32,
     /// Tokens of a prompt to time, with the last row's logits; 0 for none
-    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 512)]
     pub prefill: u32,
     /// Tokens to decode one after the other; 0 for none
     #[arg(long, value_name = "N", default_value_t = 16)]
@@ -300,11 +310,11 @@ pub struct StepArgs {
     /// The fewest passes of each width
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..))]
     pub iterations: u32,
-    /// Goes on for so long
-    #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
+    /// Goes on with passes for so long
+    #[arg(long, value_name = "S", default_value = "5", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: Duration,
     #[command(flatten)]
-    pub memory: MemoryArgs,
+    pub passes: PassArgs,
     /// Threads [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,

@@ -17,7 +17,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// The flags of `run`; other commands have few of their own, and none of one letter that `run` lacks or reads differently.
+    /// The flags of `run`. Other commands have a few of their own, but none of one letter that takes a number.
     pub fn of(command: &Command) -> Self {
         let mut known = Self { all: Vec::new(), short_with_value: Vec::new() };
         for arg in command.find_subcommand("run").into_iter().flat_map(Command::get_arguments) {

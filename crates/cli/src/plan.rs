@@ -1,6 +1,8 @@
 //! What was typed means this: validated, and independent of the parser.
 
-use crate::args::{InspectArgs, MemoryArgs, ModelArgs, OutputArgs, PromptArgs, RunArgs, SamplingArgs, Seed, Switch};
+use crate::args::{
+    InspectArgs, MemoryArgs, ModelArgs, OutputArgs, PassArgs, PromptArgs, RunArgs, SamplingArgs, Seed, Switch,
+};
 use crate::failure::{Failure, Outcome};
 use crate::prompt::Prompt;
 use glimmer_engine::chat::message::RequestedStrength;
@@ -365,13 +367,17 @@ fn options(target: Source, model: ModelArgs, around: &Surroundings) -> Outcome<(
     Ok((options, width))
 }
 
-pub fn with_memory(options: EngineOptions, memory: MemoryArgs) -> EngineOptions {
+fn with_memory(options: EngineOptions, memory: MemoryArgs) -> EngineOptions {
+    let context = memory.ctx_size.filter(|&n| n > 0).map(|n| n as usize);
+    EngineOptions { context, ..with_passes(options, memory.passes) }
+}
+
+pub fn with_passes(options: EngineOptions, passes: PassArgs) -> EngineOptions {
     EngineOptions {
-        context: memory.ctx_size.filter(|&n| n > 0).map(|n| n as usize),
-        cache_keys: memory.cache_type_k,
-        cache_values: memory.cache_type_v,
-        mmap: memory.mmap,
-        prefill_chunk: memory.prefill_chunk.map_or(options.prefill_chunk, |n| n as usize),
+        cache_keys: passes.cache_type_k,
+        cache_values: passes.cache_type_v,
+        mmap: passes.mmap,
+        prefill_chunk: passes.prefill_chunk.map_or(options.prefill_chunk, |n| n as usize),
         ..options
     }
 }

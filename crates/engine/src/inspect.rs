@@ -77,8 +77,8 @@ pub struct CacheSizes {
 
 impl CacheSizes {
     pub(crate) fn of(text: &TextConfig, geometry: Geometry, types: KvTypes, drafter: Option<&Bound>) -> Self {
-        let elements = text.num_key_value_heads as u64 * text.head_dim as u64;
-        let per_position = elements * (types.keys.size() + types.values.size()) as u64;
+        let of_a_head = types.keys.head_bytes(text.head_dim) + types.values.head_bytes(text.head_dim);
+        let per_position = text.num_key_value_heads as u64 * of_a_head as u64;
         let (mut full, mut sliding) = (0u64, 0u64);
         for layer in &text.layers {
             let positions = positions_needed(layer.span, geometry.positions(), geometry.widest()) as u64;
@@ -166,10 +166,14 @@ pub(crate) fn activations(checkpoint: &Checkpoint, backend: &Active) -> String {
     }
 }
 
-/// The matrices that the text tower multiplies with: all but the table of embeddings.
+/// The matrices that the text tower multiplies with.
 fn multiplied(checkpoint: &Checkpoint) -> impl Iterator<Item = &TensorInfo> {
-    let tensors = checkpoint.tensors().iter();
-    tensors.filter(|t| t.shape.len() == 2 && !VisionConfig::is_vision(&t.name) && !t.name.contains(".embed_tokens."))
+    checkpoint.tensors().iter().filter(|tensor| is_multiplied(tensor))
+}
+
+/// All are but the table of embeddings, whose rows are looked up as they are stored.
+fn is_multiplied(tensor: &TensorInfo) -> bool {
+    tensor.shape.len() == 2 && !VisionConfig::is_vision(&tensor.name) && !tensor.name.contains(".embed_tokens.")
 }
 
 /// What reading and multiplying them takes.
@@ -191,18 +195,18 @@ pub(crate) fn matrices(checkpoint: &Checkpoint, backend: &Active) -> Matrices {
 /// The encodings of a checkpoint's matrices, the most bytes first, with the path that products with them take where it is
 /// not the only one: `bf16`, or `q4_k (packed) + mxfp4 (widened to f32)`.
 pub(crate) fn encodings(checkpoint: &Checkpoint, backend: &Active) -> String {
-    let mut all: BTreeMap<String, u64> = BTreeMap::new();
-    for tensor in checkpoint.tensors().iter().filter(|tensor| tensor.shape.len() > 1) {
-        let path = match tensor.encoding {
-            Encoding::Dense(_) => "",
-            encoding if backend.rounds_activations(encoding) => " (packed)",
-            _ => " (widened to f32)",
-        };
-        *all.entry(format!("{}{path}", tensor.encoding)).or_default() += tensor.byte_len() as u64;
-    }
-    let mut all: Vec<_> = all.into_iter().collect();
-    all.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    let names: Vec<String> = all.into_iter().map(|(name, _)| name).collect();
+    let matrices = || checkpoint.tensors().iter().filter(|tensor| tensor.shape.len() > 1);
+    let mut all: Vec<_> = by_encoding(matrices()).into_iter().collect();
+    all.sort_by_key(|(_, (_, bytes))| std::cmp::Reverse(*bytes));
+    let path = |name: &str| {
+        let tensor = matrices().find(|tensor| is_multiplied(tensor) && tensor.encoding.to_string() == name);
+        match tensor.map(|tensor| tensor.encoding) {
+            None | Some(Encoding::Dense(_)) => "",
+            Some(encoding) if backend.rounds_activations(encoding) => " (packed)",
+            Some(_) => " (widened to f32)",
+        }
+    };
+    let names: Vec<String> = all.into_iter().map(|(name, _)| format!("{name}{}", path(&name))).collect();
     names.join(" + ")
 }
 

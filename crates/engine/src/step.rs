@@ -218,7 +218,7 @@ fn check(plan: &StepPlan, loaded: &Loaded) -> Result<(), EngineError> {
         return range("the number of passes", 0, "at least 1".into());
     }
     let longest = plan.widths.iter().copied().chain([plan.prefill, plan.decode]).max().unwrap_or(0);
-    if plan.depth + longest > context {
+    if plan.depth.saturating_add(longest) > context {
         let most = context.saturating_sub(longest);
         return range(
             "the depth",

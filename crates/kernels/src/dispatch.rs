@@ -1,12 +1,13 @@
 //! The table of kernels of each instruction set: the one place for choice.
 
-use crate::attention::{self, ChunkOf, Partial};
+use crate::attention::{self, Scores, Weigh};
 use crate::isa::{self, Isa};
 use crate::lanes::{BF16, F16, F32};
 use crate::packed::activations::Rounded;
 use crate::packed::tile::TILE_ROWS;
 use crate::packed::{self, TileProduct};
 use crate::{elementwise, limits, matmul, norm, rope};
+use std::ops::Range;
 
 /// The kernels of one instruction set. It can only be had for an instruction set of this machine.
 pub struct Kernels {
@@ -107,16 +108,20 @@ kernels! {
         fn matmul_f16(x: &[f32], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::tile::<_, F16>;
         /// A tile of a product with a bf16 weight.
         fn matmul_bf16(x: &[f32], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::tile::<_, BF16>;
-        /// One chunk of attention over f32 keys and f32 values.
-        fn attend_f32_f32(chunk: &ChunkOf<'_, f32, f32>, partial: &mut Partial) = attention::chunk::<_, F32, F32>;
-        /// One chunk of attention over f32 keys and f16 values.
-        fn attend_f32_f16(chunk: &ChunkOf<'_, f32, u16>, partial: &mut Partial) = attention::chunk::<_, F32, F16>;
-        /// One chunk of attention over f16 keys and f32 values.
-        fn attend_f16_f32(chunk: &ChunkOf<'_, u16, f32>, partial: &mut Partial) = attention::chunk::<_, F16, F32>;
-        /// One chunk of attention over f16 keys and f16 values.
-        fn attend_f16_f16(chunk: &ChunkOf<'_, u16, u16>, partial: &mut Partial) = attention::chunk::<_, F16, F16>;
+        /// A block of f16 keys or values as f32.
+        fn widen_f16(from: &[u16], to: &mut [f32]) = attention::widen::<_, F16>;
+        /// A block of bf16 keys or values as f32.
+        fn widen_bf16(from: &[u16], to: &mut [f32]) = attention::widen::<_, BF16>;
+        /// A block of 8-bit keys or values as f32.
+        fn widen_q8(block: &attention::Rounded<'_>, to: &mut [f32]) = attention::widen_codes;
+        /// Scores of a row and some blocks of keys.
+        fn scores(scores: &Scores<'_>, weights: &mut [f32]) = attention::scores;
+        /// Weights of a row and a chunk from its scores.
+        fn soften(weights: &mut [f32], seen: Range<usize>, records: &mut [f32]) = attention::soften;
+        /// Weighed values of a row and some blocks.
+        fn weigh(weigh: &Weigh<'_>, records: &mut [f32]) = attention::weigh;
         /// The merge of two chunks of attention.
-        fn merge(merged: &mut Partial, later: &Partial) = attention::merge;
+        fn merge(merged: &mut [f32], later: &[f32]) = attention::merge;
         /// Root mean square norm of one row.
         fn rms_norm_row(x: &mut [f32], weight: Option<&[f32]>, eps: f32, scale: f32) = norm::rms_norm;
         /// Rotation of one row of heads.

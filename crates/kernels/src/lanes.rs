@@ -25,6 +25,10 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn load_bf16(self, from: &[u16; LANES]) -> Self::V;
     /// Reads sixteen f16, widened exactly.
     fn load_f16(self, from: &[u16; LANES]) -> Self::V;
+    /// Reads sixteen 8-bit integers.
+    fn load_i8(self, from: &[i8; LANES]) -> Self::V;
+    /// Asks for the cache line at `at`, which need not be there; a hint that changes no number.
+    fn prefetch(self, _at: *const u8) {}
     /// Writes sixteen f32.
     fn store(self, v: Self::V, to: &mut [f32; LANES]);
     /// a + b

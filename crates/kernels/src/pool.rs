@@ -1,8 +1,9 @@
 //! Worker threads that claim tiles of work.
 //!
-//! A job is a number of tiles and a function of the tile's index. Workers and the caller claim tiles one by one until none is
-//! left, so a busy neighbour or a slow core delays only the tiles it holds. Idle workers spin briefly (the next
-//! product of a forward pass is microseconds away), then sleep.
+//! A job is a number of tiles and a function of the tile's index. Each thread, the caller included, has a home range of tiles,
+//! which it claims one by one, ascending: what it reads lies in one piece, and what it asks memory for ahead of time is what it
+//! reads next. When its own are gone it takes the last ones of the others, so a busy neighbour or a slow core delays only the tile it
+//! holds. Idle workers spin briefly (the next product of a forward pass is microseconds away), then sleep.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -28,21 +29,80 @@ struct State {
     wake: Condvar,
     /// Epoch of the present job, to spin on without the lock.
     epoch: AtomicU64,
-    /// Epoch in the upper half, next unclaimed tile in the lower: a late worker cannot claim from a newer job.
-    next: AtomicU64,
-    /// Tiles of the present job that are finished.
+    /// What is unclaimed of each thread's home range.
+    homes: Vec<Home>,
+    /// Units of the present job that are finished.
     done: AtomicUsize,
-    /// Wakes the caller when the last tile is finished.
+    /// Wakes the caller when the last unit is finished.
     finished: Condvar,
     panicked: AtomicBool,
 }
 
+/// The unclaimed units of a home range, counted from its beginning: the job's epoch in the upper half, so that a late
+/// worker cannot claim from a newer job, then 16 bits each for the first and for one past the last.
+#[repr(align(128))]
+struct Home(AtomicU64);
+
+/// Units that a home can hold.
+const HOME: usize = 0xffff;
+
 #[derive(Clone, Copy)]
 struct Job {
     epoch: u32,
-    tiles: usize,
+    shares: Shares,
     task: Option<Task>,
+    sleeping: usize,
     stop: bool,
+}
+
+/// How tiles are shared out.
+#[derive(Clone, Copy, Default)]
+struct Shares {
+    tiles: usize,
+    threads: usize,
+    /// Tiles of a unit, which is what a thread claims: one, unless there are more than homes can count.
+    grain: usize,
+}
+
+impl Shares {
+    fn new(tiles: usize, threads: usize) -> Self {
+        Self { tiles, threads, grain: tiles.div_ceil(HOME * threads).max(1) }
+    }
+
+    fn units(self) -> usize {
+        self.tiles.div_ceil(self.grain)
+    }
+
+    /// The units of a thread's home range.
+    fn home(self, thread: usize) -> Range<usize> {
+        self.units() * thread / self.threads..self.units() * (thread + 1) / self.threads
+    }
+
+    fn tiles_of(self, unit: usize) -> Range<usize> {
+        unit * self.grain..self.tiles.min((unit + 1) * self.grain)
+    }
+}
+
+impl Home {
+    fn open(&self, epoch: u32, units: usize) {
+        self.0.store(u64::from(epoch) << 32 | units as u64, Ordering::Release);
+    }
+
+    /// Claims the first unit, or the last one, of a job.
+    fn claim(&self, epoch: u32, first: bool) -> Option<usize> {
+        let mut now = self.0.load(Ordering::Acquire);
+        loop {
+            let (start, end) = (now >> 16 & 0xffff, now & 0xffff);
+            if (now >> 32) as u32 != epoch || start >= end {
+                return None;
+            }
+            let next = if first { now + (1 << 16) } else { now - 1 };
+            match self.0.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(if first { start } else { end - 1 } as usize),
+                Err(found) => now = found,
+            }
+        }
+    }
 }
 
 /// A task whose lifetime `Pool::run` vouches for.
@@ -55,11 +115,12 @@ unsafe impl Send for Task {}
 impl Pool {
     /// A pool of `threads` threads in all (at least one: the caller).
     pub fn new(threads: usize) -> Self {
+        let threads = threads.max(1);
         let shared = Arc::new(State {
-            job: Mutex::new(Job { epoch: 0, tiles: 0, task: None, stop: false }),
+            job: Mutex::new(Job { epoch: 0, shares: Shares::default(), task: None, sleeping: 0, stop: false }),
             wake: Condvar::new(),
             epoch: AtomicU64::new(0),
-            next: AtomicU64::new(0),
+            homes: (0..threads).map(|_| Home(AtomicU64::new(0))).collect(),
             done: AtomicUsize::new(0),
             finished: Condvar::new(),
             panicked: AtomicBool::new(false),
@@ -68,7 +129,7 @@ impl Pool {
             .filter_map(|i| {
                 let shared = Arc::clone(&shared);
                 // A machine that refuses another thread runs with those it has: the numbers are the same.
-                std::thread::Builder::new().name(format!("glimmer-{i}")).spawn(move || shared.work()).ok()
+                std::thread::Builder::new().name(format!("glimmer-{i}")).spawn(move || shared.work(i)).ok()
             })
             .collect();
         Self { shared, workers, running: Mutex::new(()) }
@@ -89,25 +150,30 @@ impl Pool {
         if self.workers.is_empty() || tiles <= 1 {
             return (0..tiles).for_each(task);
         }
-        assert!(tiles < u32::MAX as usize, "{tiles} tiles");
         let _one_job_at_a_time = lock(&self.running);
         let state = &*self.shared;
-        let epoch = {
+        // Of threads that could not be started the homes are never opened.
+        let shares = Shares::new(tiles, self.threads());
+        let (epoch, sleeping) = {
             let mut job = lock(&state.job);
             let epoch = job.epoch.wrapping_add(1);
-            // SAFETY: only the lifetime is erased. Workers call the task for tiles they claimed, and this function
-            // returns only after as many tiles are done as there are, so none is running then; a worker
-            // that comes later finds the epoch changed or no tile left, and does not touch the pointer.
+            // SAFETY: only the lifetime is erased. Workers call the task for units they claimed, and this function
+            // returns only after as many units are done as there are, so none is running then; a worker
+            // that comes later finds the epoch changed or no unit left, and does not touch the pointer.
             let task = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(task) };
-            *job = Job { epoch, tiles, task: Some(Task(task)), stop: false };
+            (job.epoch, job.shares, job.task) = (epoch, shares, Some(Task(task)));
             state.done.store(0, Ordering::Relaxed);
-            state.next.store((epoch as u64) << 32, Ordering::Release);
-            state.epoch.store(epoch as u64, Ordering::Release);
-            epoch
+            for (thread, home) in state.homes.iter().enumerate().take(shares.threads) {
+                home.open(epoch, shares.home(thread).len());
+            }
+            state.epoch.store(epoch.into(), Ordering::Release);
+            (epoch, job.sleeping)
         };
-        state.wake.notify_all();
-        state.claim_all(epoch, tiles, task);
-        state.wait_until_done(tiles);
+        if sleeping > 0 {
+            state.wake.notify_all();
+        }
+        state.claim_all(0, epoch, shares, task);
+        state.wait_until_done(shares.units());
         if state.panicked.swap(false, Ordering::AcqRel) {
             resume_unwind(Box::new("a worker thread panicked"));
         }
@@ -131,7 +197,7 @@ impl Drop for Pool {
 }
 
 impl State {
-    fn work(&self) {
+    fn work(&self, thread: usize) {
         let mut seen = 0u32;
         loop {
             for _ in 0..SPINS {
@@ -142,59 +208,55 @@ impl State {
             }
             let mut job = lock(&self.job);
             while job.epoch == seen {
+                job.sleeping += 1;
                 job = self.wake.wait(job).unwrap_or_else(PoisonError::into_inner);
+                job.sleeping -= 1;
             }
-            let Job { epoch, tiles, task, stop } = *job;
+            let Job { epoch, shares, task, stop, .. } = *job;
             drop(job);
             if stop {
                 return;
             }
             seen = epoch;
             if let Some(Task(task)) = task {
-                // The pointer is dereferenced only inside `claim_all`, for tiles that were claimed.
-                self.claim_all(epoch, tiles, &|tile| {
-                    // SAFETY: tile `tile` of this epoch is claimed and not yet counted as done, so `Pool::run` still waits.
+                // The pointer is dereferenced only inside `claim_all`, for units that were claimed.
+                self.claim_all(thread, epoch, shares, &|tile| {
+                    // SAFETY: the unit of this tile and epoch is claimed and not yet counted as done, so `Pool::run`
+                    // still waits.
                     unsafe { (*task)(tile) }
                 });
             }
         }
     }
 
-    fn claim_all(&self, epoch: u32, tiles: usize, task: &dyn Fn(usize)) {
-        let mut next = self.next.load(Ordering::Acquire);
-        loop {
-            let tile = next as u32 as usize;
-            if (next >> 32) as u32 != epoch || tile >= tiles {
-                return;
-            }
-            match self.next.compare_exchange_weak(next, next + 1, Ordering::AcqRel, Ordering::Acquire) {
-                Err(now) => next = now,
-                Ok(_) => {
-                    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| task(tile))) {
-                        // Dropping what was thrown could throw again, while others still run the task.
-                        std::mem::forget(payload);
-                        self.panicked.store(true, Ordering::Release);
-                    }
-                    if self.done.fetch_add(1, Ordering::AcqRel) + 1 == tiles {
-                        // Taking the lock orders this with a caller that is about to sleep.
-                        drop(lock(&self.job));
-                        self.finished.notify_all();
-                    }
-                    next = self.next.load(Ordering::Acquire);
+    fn claim_all(&self, thread: usize, epoch: u32, shares: Shares, task: &dyn Fn(usize)) {
+        for i in 0..shares.threads {
+            let home = (thread + i) % shares.threads;
+            while let Some(unit) = self.homes[home].claim(epoch, i == 0) {
+                let tiles = shares.tiles_of(shares.home(home).start + unit);
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| tiles.for_each(task))) {
+                    // Dropping what was thrown could throw again, while others still run the task.
+                    std::mem::forget(payload);
+                    self.panicked.store(true, Ordering::Release);
+                }
+                if self.done.fetch_add(1, Ordering::AcqRel) + 1 == shares.units() {
+                    // Taking the lock orders this with a caller that is about to sleep.
+                    drop(lock(&self.job));
+                    self.finished.notify_all();
                 }
             }
         }
     }
 
-    fn wait_until_done(&self, tiles: usize) {
+    fn wait_until_done(&self, units: usize) {
         for _ in 0..SPINS {
-            if self.done.load(Ordering::Acquire) == tiles {
+            if self.done.load(Ordering::Acquire) == units {
                 return;
             }
             std::hint::spin_loop();
         }
         let mut job = lock(&self.job);
-        while self.done.load(Ordering::Acquire) != tiles {
+        while self.done.load(Ordering::Acquire) != units {
             job = self.finished.wait(job).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -238,7 +300,7 @@ mod tests {
     fn every_tile_runs_once() {
         for threads in [1, 2, 3, 5] {
             let pool = Pool::new(threads);
-            for tiles in (0..200).chain([10_000]) {
+            for tiles in (0..200).chain([10_000, 400_001]) {
                 let counts: Vec<AtomicUsize> = (0..tiles).map(|_| AtomicUsize::new(0)).collect();
                 pool.run(tiles, &|tile| {
                     counts[tile].fetch_add(1, Ordering::Relaxed);

@@ -71,8 +71,7 @@ impl<B: Backend> Mlp<B> {
 
     /// x (rows, hidden) to (rows, hidden).
     pub fn forward(&self, b: &B, x: &B::Tensor) -> B::Tensor {
-        let gate = b.linear(x, &self.gate_proj); // (rows, intermediate)
-        let up = b.linear(x, &self.up_proj); // (rows, intermediate)
+        let [gate, up] = b.linears(x, [&self.gate_proj, &self.up_proj]); // (rows, intermediate) each
         b.linear(&b.swiglu(gate, &up), &self.down_proj)
     }
 }

@@ -6,7 +6,7 @@ use glimmer_encoding::{Encoding, FloatType, MemoryRows, RowOrder, RowSource, Scr
 use glimmer_kernels::matmul::{Dense, matmul};
 use glimmer_kernels::memory::{Buffer, Zero};
 use glimmer_kernels::packed::tile::TILE_ROWS;
-use glimmer_kernels::packed::{self, Activations, Packed, PackedRows};
+use glimmer_kernels::packed::{self, Activations, Packed, PackedRows, Product};
 use glimmer_kernels::pool::Pool;
 use std::convert::Infallible;
 use std::ops::Range;
@@ -218,11 +218,19 @@ impl CpuBackend {
         Ok(global_scale.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// x (rows, inputs) times the weight transposed, into `out` (rows, outs).
-    pub(super) fn multiply(&self, x: &Tensor, weight: &Weight, out: &mut [f32]) {
-        match &weight.place {
-            Place::Loaded(matrix) => self.multiply_matrix(&self.pool, x, matrix, out),
-            Place::Mapped(form, rows) => self.multiply_mapped(x, *form, rows, out),
+    /// x (rows, inputs) times each weight transposed, into the tensors (rows, outs).
+    pub(super) fn multiply(&self, x: &Tensor, weights: &[&Weight], outs: &mut [Tensor]) {
+        // Products with packed weights are one job, so that threads wait for each other once.
+        let mut products = Vec::with_capacity(weights.len());
+        for (weight, out) in weights.iter().zip(outs) {
+            match &weight.place {
+                Place::Loaded(Matrix::Packed(weight)) => products.push(Product { weight, out: &mut out.data }),
+                Place::Loaded(matrix) => self.multiply_matrix(&self.pool, x, matrix, &mut out.data),
+                Place::Mapped(form, rows) => self.multiply_mapped(x, *form, rows, &mut out.data),
+            }
+        }
+        if !products.is_empty() {
+            packed::matmul(self.kernels, &self.pool, self.rounded(x), &mut products);
         }
     }
 
@@ -237,7 +245,7 @@ impl CpuBackend {
             Matrix::F16(w) => Dense::F16(w),
             Matrix::BF16(w) => Dense::BF16(w),
             Matrix::Packed(w) => {
-                return packed::matmul(self.kernels, pool, self.rounded(x), w, out);
+                return packed::matmul(self.kernels, pool, self.rounded(x), &mut [Product { weight: w, out }]);
             }
         };
         matmul(self.kernels, pool, &x.data, dense, x.cols, out);

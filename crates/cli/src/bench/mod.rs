@@ -6,7 +6,7 @@ mod table;
 use crate::args::StepArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::start_line;
-use crate::plan::{Surroundings, source, with_memory};
+use crate::plan::{Surroundings, source, with_passes};
 use crate::progress::Progress;
 use crate::terminal;
 use glimmer_engine::inspect::{self, Part};
@@ -27,10 +27,10 @@ struct Measured<'a> {
 
 /// Does what `bench step` says.
 pub fn step(args: StepArgs, around: &Surroundings) -> Outcome {
-    let (json, record) = (args.json, args.record.as_deref().map(Record::new));
+    let (json, record) = (args.json, args.record.clone());
     let (mut options, plan) = understand(args, around)?;
     let shape = preflight(&mut options, &plan)?;
-    let record = record.transpose()?;
+    let record = record.map(|dir| Record::new(&dir)).transpose()?;
     let started = Instant::now();
     let mut progress = Progress::loading();
     let engine = Engine::load(&options, &mut |loaded| progress.update(loaded.done, loaded.total))?;
@@ -66,7 +66,7 @@ fn understand(args: StepArgs, around: &Surroundings) -> Outcome<(EngineOptions, 
         threads: args.threads.map(|n| n as usize),
         isa: args.isa,
         activations: args.activations,
-        ..with_memory(EngineOptions::new(target), args.memory)
+        ..with_passes(EngineOptions::new(target), args.passes)
     };
     let chunk = options.prefill_chunk;
     match plan.widths.iter().find(|&&rows| rows > chunk) {
@@ -82,17 +82,18 @@ fn preflight(options: &mut EngineOptions, plan: &StepPlan) -> Outcome<String> {
         return Err(Failure::Runtime(format!("{} is a drafter: only a target's passes are timed", report.label)));
     };
     let longest = plan.widths.iter().copied().chain([plan.prefill, plan.decode]).max().unwrap_or(1);
-    let limit = options.context.unwrap_or(text.max_position_embeddings);
+    let limit = text.max_position_embeddings;
     if plan.depth + longest > limit {
-        let whose = if options.context.is_some() { "--ctx-size" } else { "the model's limit" };
-        let line = match limit.checked_sub(longest) {
+        return Err(Failure::Usage(match limit.checked_sub(longest) {
             Some(most) => {
-                format!("--depth is {}, expected at most {most}: {longest} more make {limit}, {whose}", plan.depth)
+                let depth = plan.depth;
+                format!("--depth is {depth}, expected at most {most}: {longest} more make {limit}, the model's limit")
             }
-            None => format!("--widths, --prefill and --decode: {longest} positions, expected at most {limit}, {whose}"),
-        };
-        return Err(Failure::Usage(line));
+            None => format!(
+                "--widths, --prefill and --decode: {longest} positions, expected at most {limit}, the model's limit"
+            ),
+        }));
     }
-    options.context.get_or_insert((plan.depth + longest).max(2));
+    options.context = Some((plan.depth + longest).max(2));
     Ok(format!("{}x{}x{}", text.layers.len(), text.hidden_size, text.intermediate_size))
 }

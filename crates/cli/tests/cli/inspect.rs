@@ -29,6 +29,8 @@ fn memory_follows_context_and_types() {
     assert_eq!(full(&["-c", "1000", "-ctk", "f16"]), 1015 * per_token * 3);
     assert_eq!(full(&["-c", "1000", "-ctv", "f16"]), 1015 * per_token * 3);
     assert_eq!(full(&["-c", "1000", "-ctk", "f16", "-ctv", "f16"]), 1015 * per_token * 2);
+    // 8 bits: a scale of four bytes for each head of 32.
+    assert_eq!(full(&["-c", "1000", "-ctk", "bf16", "-ctv", "q8"]), 1015 * 2 * 2 * (2 * 32 + 32 + 4));
     assert_eq!(full(&[]), 4111 * per_token * 4);
     let memory = &json(&["inspect", "nano", "-c", "64"])["memory"];
     let number = |field: &str| memory[field].as_u64().unwrap();

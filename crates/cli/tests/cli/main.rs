@@ -1,5 +1,6 @@
 //! The real binary, from the outside.
 
+mod bench;
 #[path = "../../../checkpoint/tests/checkpoint/corpus.rs"]
 mod corpus;
 mod golden;

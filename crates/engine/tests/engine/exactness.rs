@@ -23,8 +23,8 @@ struct Way {
 struct Setting {
     nano: bool,
     prompt: usize,
-    half_keys: bool,
-    half_values: bool,
+    keys: KvType,
+    values: KvType,
     sampled: bool,
     penalties: bool,
 }
@@ -55,8 +55,8 @@ impl Setting {
 
     fn options(self, way: Way) -> EngineOptions {
         EngineOptions {
-            cache_keys: Some(kind(self.half_keys)),
-            cache_values: Some(kind(self.half_values)),
+            cache_keys: Some(self.keys),
+            cache_values: Some(self.values),
             threads: Some(way.threads),
             prefill_chunk: way.chunk,
             ..self.pair().options()
@@ -64,22 +64,18 @@ impl Setting {
     }
 }
 
-fn kind(half: bool) -> KvType {
-    if half { KvType::F16 } else { KvType::F32 }
-}
-
 const PLAIN: Way = Way { width: 1, threads: 1, chunk: 4096 };
 
 /// Engines and plain results are made once.
 #[derive(Default)]
 struct Cache {
-    engines: HashMap<(bool, bool, bool, usize, usize), Engine>,
+    engines: HashMap<(bool, KvType, KvType, usize, usize), Engine>,
     plain: HashMap<Setting, Vec<u32>>,
 }
 
 impl Cache {
     fn engine(&mut self, setting: Setting, way: Way) -> Engine {
-        let key = (setting.nano, setting.half_keys, setting.half_values, way.threads, way.chunk);
+        let key = (setting.nano, setting.keys, setting.values, way.threads, way.chunk);
         self.engines.entry(key).or_insert_with(|| load(&setting.options(way))).clone()
     }
 
@@ -100,15 +96,9 @@ impl Cache {
 
 #[test]
 fn tokens_do_not_depend_on_drafter_width_threads_or_chunks() {
-    let settings = (any::<bool>(), 0..7usize, any::<(bool, bool)>(), any::<bool>(), any::<bool>()).prop_map(
-        |(nano, prompt, (half_keys, half_values), sampled, penalties)| Setting {
-            nano,
-            prompt,
-            half_keys,
-            half_values,
-            sampled,
-            penalties,
-        },
+    let kind = || prop::sample::select(KvType::ALL.to_vec());
+    let settings = (any::<bool>(), 0..7usize, (kind(), kind()), any::<bool>(), any::<bool>()).prop_map(
+        |(nano, prompt, (keys, values), sampled, penalties)| Setting { nano, prompt, keys, values, sampled, penalties },
     );
     let ways = (1..=16usize, 1..=3usize, 0..CHUNKS.len()).prop_map(|(width, threads, chunk)| Way {
         width,
@@ -135,14 +125,14 @@ fn the_whole_grid() {
     let mut count = 0;
     let bits = [false, true];
     for nano in bits {
-        for (f16, sampled, penalties) in
-            bits.into_iter().flat_map(|a| bits.into_iter().flat_map(move |b| bits.map(|c| (a, b, c))))
+        for (keys, sampled, penalties) in
+            KvType::ALL.into_iter().flat_map(|a| bits.into_iter().flat_map(move |b| bits.map(|c| (a, b, c))))
         {
             for chunk in CHUNKS {
                 for threads in 1..=3 {
                     for width in 1..=if nano { 16 } else { 8 } {
-                        let (half_keys, half_values) = (f16, f16 != (count % 4 == 3));
-                        let setting = Setting { nano, prompt: count, half_keys, half_values, sampled, penalties };
+                        let values = if count % 4 == 3 { KvType::ALL[count / 4 % 4] } else { keys };
+                        let setting = Setting { nano, prompt: count, keys, values, sampled, penalties };
                         cache.check(setting, Way { width, threads, chunk });
                         count += 1;
                     }
@@ -155,11 +145,16 @@ fn the_whole_grid() {
 
 #[test]
 fn logits_of_verified_rows_are_those_of_plain_decoding() {
-    for (nano, half, sampled) in [(true, false, true), (true, true, false), (false, false, false), (false, true, true)]
-    {
+    for (nano, kind, sampled) in [
+        (true, KvType::F32, true),
+        (true, KvType::F16, false),
+        (true, KvType::Q8, true),
+        (false, KvType::F32, false),
+        (false, KvType::BF16, true),
+        (false, KvType::Q8, false),
+    ] {
         for prompt in [0, 2, if nano { 5 } else { 4 }] {
-            let (half_keys, half_values) = (half, half);
-            let setting = Setting { nano, prompt, half_keys, half_values, sampled, penalties: false };
+            let setting = Setting { nano, prompt, keys: kind, values: kind, sampled, penalties: false };
             let engine = load(&setting.options(Way { width: 1, threads: 2, chunk: 64 }));
             let plain = logits_by_position(&engine, setting, 1);
             for width in [2, 3, 5, 8] {

@@ -3,7 +3,7 @@
 use crate::support::{Pair, copy, edit, fresh, greedy, load, path, request};
 use glimmer_encoding::{Encoding, FloatType, encode_rows};
 use glimmer_engine::sampling::{Chain, Sampling};
-use glimmer_engine::{ActivationType, Engine, EngineOptions, Isa, Source};
+use glimmer_engine::{ActivationType, Engine, EngineOptions, Isa, KvType, Source};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
@@ -77,19 +77,37 @@ fn eight_bit_activations_are_near_f32() {
     let engine = |activations| load(&EngineOptions { activations, ..options(&dir) });
     let (rounded, exact) = (engine(ActivationType::Int8), engine(ActivationType::F32));
     assert_eq!(exact.settings().activations, "f32");
+    let (kl, top1) = distance(&exact, &rounded);
+    println!("int8 against f32 activations: mean KL {kl:.5}, top-1 agreement {top1:.3}");
+    assert!(kl < KL_LIMIT && top1 > 0.95, "KL {kl}, top-1 {top1}");
+}
+
+#[test]
+fn narrow_caches_are_near_f32() {
+    let engine =
+        |kind| load(&EngineOptions { cache_keys: Some(kind), cache_values: Some(kind), ..Pair::Nano.options() });
+    let exact = engine(KvType::F32);
+    // Half as much again as was measured.
+    for (kind, measured) in [(KvType::F16, 1.7e-7), (KvType::BF16, 1.4e-5), (KvType::Q8, 1.3e-4)] {
+        let (kl, top1) = distance(&exact, &engine(kind));
+        println!("a cache in {kind} against f32: mean KL {kl:e}, top-1 agreement {top1:.3}");
+        assert!(kl < 1.5 * measured && top1 > 0.97, "{kind}: KL {kl}, top-1 {top1}");
+    }
+}
+
+/// Mean KL divergence and top-1 agreement of two engines over prompts of nano, of up to 140 tokens.
+fn distance(exact: &Engine, rounded: &Engine) -> (f64, f64) {
     let (mut kl, mut same, mut count) = (0.0, 0, 0);
     for prompt in Pair::Nano.prompts() {
         for end in (8..prompt.len().min(140)).step_by(4) {
-            let [p, q] = [&exact, &rounded].map(|engine| distribution(engine, &prompt[..end]));
+            let [p, q] = [exact, rounded].map(|engine| distribution(engine, &prompt[..end]));
             kl += p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum::<f64>();
             let best = |d: &[f64]| (0..d.len()).max_by(|&a, &b| d[a].total_cmp(&d[b])).unwrap();
             same += usize::from(best(&p) == best(&q));
             count += 1;
         }
     }
-    let (kl, top1) = (kl / count as f64, same as f64 / count as f64);
-    println!("int8 against f32 activations over {count} positions: mean KL {kl:.5}, top-1 agreement {top1:.3}");
-    assert!(kl < KL_LIMIT && top1 > 0.95, "KL {kl}, top-1 {top1}");
+    (kl / count as f64, same as f64 / count as f64)
 }
 
 /// The softmax of the logits after a prompt.

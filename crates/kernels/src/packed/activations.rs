@@ -87,6 +87,11 @@ impl Activations {
         self.inputs
     }
 
+    /// Groups of a row.
+    pub fn blocks(&self) -> usize {
+        self.inputs.div_ceil(BLOCK)
+    }
+
     /// Group `number` of every row.
     #[inline(always)]
     pub fn of_rows(&self, number: usize) -> &[Rounded] {
@@ -122,31 +127,32 @@ pub(crate) fn round<L: Lanes>(l: L, x: &[f32], to: &mut Rounded) {
         return;
     }
     let inverse = l.splat(127.0 / max);
-    let mut lanes = [0.0; LANES];
-    for (number, codes) in to.codes.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+    let mut integers = [[0f32; LANES]; BLOCK / LANES];
+    for (number, lanes) in integers.iter_mut().enumerate() {
         let x = match chunks.get(number) {
             Some(chunk) => l.load(chunk),
             None if number == chunks.len() => tail,
-            None => break,
+            None => l.splat(0.0),
         };
         let scaled = l.max(l.splat(-127.0), l.min(l.splat(127.0), l.mul(x, inverse)));
-        l.store(l.add(scaled, l.splat(INTEGER)), &mut lanes);
-        for (code, x) in codes.iter_mut().zip(&lanes) {
-            *code = x.to_bits() as i8;
-        }
+        l.store(l.add(scaled, l.splat(INTEGER)), lanes);
     }
-    for (number, codes) in to.codes.as_chunks::<16>().0.iter().enumerate() {
-        let mut fours = [0i32; 4];
-        for (four, codes) in fours.iter_mut().zip(codes.as_chunks::<4>().0) {
-            *four = codes.iter().map(|&code| i32::from(code)).sum();
-        }
+    for (code, x) in to.codes.iter_mut().zip(integers.as_flattened()) {
+        *code = x.to_bits() as i8;
+    }
+    let mut fours = [0i32; BLOCK / 4];
+    for (four, codes) in fours.iter_mut().zip(to.codes.as_chunks::<4>().0) {
+        *four = i32::from(codes[0]) + i32::from(codes[1]) + i32::from(codes[2]) + i32::from(codes[3]);
+    }
+    for ((centre, sum), fours) in to.centres.iter_mut().zip(&mut to.sums).zip(fours.as_chunks::<4>().0) {
         let (even, odd) = (fours[0] + fours[2], fours[1] + fours[3]);
-        to.centres[number] = [-32 * even, -32 * odd];
-        let sum = (even + odd) as f32;
-        to.sums[number] = sum;
-        to.sums[sums_at(32) + number / 2] += sum;
-        to.sums[sums_at(64) + number / 4] += sum;
-        to.sums[sums_at(128) + number / 8] += sum;
+        *centre = [-32 * even, -32 * odd];
+        *sum = (even + odd) as f32;
+    }
+    for size in [32, 64, 128] {
+        let (smaller, larger) = to.sums.split_at_mut(sums_at(size));
+        let pairs = smaller[sums_at(size / 2)..].as_chunks::<2>().0;
+        larger.iter_mut().zip(pairs).for_each(|(sum, pair)| *sum = pair[0] + pair[1]);
     }
     for (to, sum) in to.sums32.iter_mut().zip(&to.sums[sums_at(32)..]) {
         *to = *sum as i16;

@@ -56,7 +56,7 @@ fn read<T: Tile, R: Read>(t: T, area: &[u8], part: usize) -> Block<T> {
     ]
 }
 
-/// What is asked for while rows are multiplied: the lines two blocks on, which is about the time that memory takes. Evenly,
+/// What is asked for while rows are multiplied: the lines four blocks on, which is about the time that memory takes. Evenly,
 /// since a burst of requests would hold up the loads behind it.
 #[derive(Clone, Copy)]
 struct Ahead(Option<*const u8>);
@@ -64,7 +64,7 @@ struct Ahead(Option<*const u8>);
 impl Ahead {
     #[inline(always)]
     fn of(block: &[u8], part: usize) -> Self {
-        Self((part == 0).then(|| block.as_ptr().wrapping_add(2 * block.len())))
+        Self((part == 0).then(|| block.as_ptr().wrapping_add(4 * block.len())))
     }
 
     /// Asks for LINES lines, those of step `i`.

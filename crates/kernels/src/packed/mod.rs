@@ -20,6 +20,7 @@ pub(crate) use kernels::product;
 
 use crate::dispatch::Kernels;
 use crate::pool::{Pool, Shared};
+use activations::Rounded;
 use layout::Kind;
 use std::ops::Range;
 use tile::TILE_ROWS;
@@ -27,7 +28,7 @@ use tile::TILE_ROWS;
 /// Tiles that a thread takes at once.
 const TOGETHER: usize = 2;
 /// Bytes of activations that stay in the second-level cache while tiles pass by them.
-const PANEL: usize = 512 << 10;
+const PANEL: usize = 768 << 10;
 
 /// One tile of weights against some rows of activations.
 pub(crate) struct TileProduct<'a> {
@@ -41,21 +42,39 @@ pub(crate) struct TileProduct<'a> {
     pub rows: Range<usize>,
 }
 
-/// `x` (rows, k) times the packed weight (outs, k) transposed, into `out` (rows, outs).
+/// A product to be made: the weight (outs, k), and where it goes (rows, outs).
+pub struct Product<'a> {
+    /// The weight.
+    pub weight: &'a Packed,
+    /// What takes the product.
+    pub out: &'a mut [f32],
+}
+
+/// `x` (rows, k) times each packed weight (outs, k) transposed, all of them as one job.
 ///
 /// # Panics
 /// If the lengths do not belong together.
-pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, weight: &Packed, out: &mut [f32]) {
-    let (rows, outs) = (x.rows(), weight.outs());
-    assert_eq!(x.inputs(), weight.inputs(), "inputs of a product");
-    assert_eq!(out.len(), rows * outs, "output of {rows} rows of {outs}");
-    let out = Shared::new(out);
-    let panel = (PANEL / weight.inputs() / 16 * 16).clamp(32, 128);
-    let claims = weight.tiles().div_ceil(TOGETHER);
+pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [Product<'_>]) {
+    let rows = x.rows();
+    // Claims of each weight follow those of the one before.
+    let mut claims = 0;
+    let mut parts = Vec::with_capacity(products.len());
+    for Product { weight, out } in products {
+        let outs = weight.outs();
+        assert_eq!(x.inputs(), weight.inputs(), "inputs of a product");
+        assert_eq!(out.len(), rows * outs, "output of {rows} rows of {outs}");
+        parts.push((claims, *weight, Shared::new(out)));
+        claims += weight.tiles().div_ceil(TOGETHER);
+    }
+    let panel = (PANEL / size_of::<Rounded>() / x.blocks().max(1) / 8 * 8).clamp(32, 128);
     pool.run(rows.div_ceil(panel) * claims, &|task| {
         let (panel, claim) = (task / claims * panel..rows.min((task / claims + 1) * panel), task % claims);
+        let part = parts.partition_point(|(first, ..)| *first <= claim) - 1;
+        let (first, weight, out) = &parts[part];
+        let (outs, tiles) =
+            (weight.outs(), (claim - first) * TOGETHER..weight.tiles().min((claim - first + 1) * TOGETHER));
         let mut sums = vec![[0f32; TILE_ROWS]; panel.len()];
-        for tile in claim * TOGETHER..weight.tiles().min((claim + 1) * TOGETHER) {
+        for tile in tiles {
             sums.fill([0.0; TILE_ROWS]);
             let product = TileProduct { kind: weight.kind(), blocks: weight.tile(tile), x, rows: panel.clone() };
             kernels.packed(&product, &mut sums);

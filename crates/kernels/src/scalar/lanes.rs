@@ -27,6 +27,10 @@ impl Lanes for Scalar {
         from.map(F16::widen)
     }
     #[inline(always)]
+    fn load_i8(self, from: &[i8; LANES]) -> V {
+        from.map(f32::from)
+    }
+    #[inline(always)]
     fn store(self, v: V, to: &mut [f32; LANES]) {
         *to = v;
     }

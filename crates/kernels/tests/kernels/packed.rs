@@ -4,7 +4,7 @@ use crate::support::{Random, bits, tables};
 use glimmer_encoding::{Encoding, FloatType, GgmlType, Parts, WeightView};
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::packed::activations::sums_at;
-use glimmer_kernels::packed::{Activations, Packed, matmul};
+use glimmer_kernels::packed::{Activations, Packed, Product, matmul};
 use glimmer_kernels::pool::Pool;
 use half::{bf16, f16};
 
@@ -121,7 +121,7 @@ fn run(kernels: &Kernels, threads: usize, x: &[f32], k: usize, weight: &Packed) 
     let pool = Pool::new(threads);
     let activations = Activations::quantize(kernels, &pool, x, k);
     let mut out = vec![f32::NAN; x.len() / k * weight.outs()];
-    matmul(kernels, &pool, &activations, weight, &mut out);
+    matmul(kernels, &pool, &activations, &mut [Product { weight, out: &mut out }]);
     out
 }
 
@@ -191,6 +191,29 @@ fn products_are_right_and_the_same_everywhere() {
                         assert!(bits(&alone) == bits(expected), "{encoding} {} row {row} alone", kernels.isa());
                     }
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn several_products_of_one_input_are_each_as_alone() {
+    let k = 512;
+    let weights: Vec<Packed> = [40, 16, 5, 100]
+        .into_iter()
+        .zip([0, 2, 6, 0])
+        .map(|(outs, i)| Stored::new(ENCODINGS[i], outs, k, Codes::Random, outs as u64).packed(16))
+        .collect();
+    for rows in [1, 3, 150] {
+        let x = activations(rows, k, 3);
+        for kernels in tables() {
+            let pool = Pool::new(3);
+            let mut outs: Vec<Vec<f32>> = weights.iter().map(|w| vec![f32::NAN; rows * w.outs()]).collect();
+            let products = weights.iter().zip(&mut outs);
+            let mut products: Vec<Product<'_>> = products.map(|(weight, out)| Product { weight, out }).collect();
+            matmul(kernels, &pool, &Activations::quantize(kernels, &pool, &x, k), &mut products);
+            for (weight, out) in weights.iter().zip(&outs) {
+                assert!(bits(out) == bits(&run(tables()[0], 1, &x, k, weight)), "{rows} rows on {}", kernels.isa());
             }
         }
     }

@@ -148,8 +148,8 @@ impl<B: Backend> Layer<B> {
     }
 
     fn keys_values(&self, b: &B, c: &DFlashConfig, x: &B::Tensor, rotation: &B::Rotation) -> (B::Tensor, B::Tensor) {
-        let k = b.linear(x, &self.k_proj);
+        let [k, v] = b.linears(x, [&self.k_proj, &self.v_proj]);
         let k = b.rms_norm_heads(k, c.head_dim, Some(&self.k_norm), c.rms_norm_eps, 1.0);
-        (b.rope(k, rotation), b.linear(x, &self.v_proj)) // (rows, kv_heads * head_dim) each
+        (b.rope(k, rotation), v) // (rows, kv_heads * head_dim) each
     }
 }

@@ -204,16 +204,16 @@ impl<B: Backend> Attention<B> {
         kv: &mut KvCache<B>,
     ) -> B::Tensor {
         let head_dim = c.head_dim;
+        let [q, k, v, gate] = b.linears(x, [&self.q_proj, &self.k_proj, &self.v_proj, &self.gate_proj]);
         // Queries and keys are normalised per head without a weight, queries scaled, both before the rotation.
-        let q = b.rms_norm_heads(b.linear(x, &self.q_proj), head_dim, None, c.rms_norm_eps, c.qk_scale_factor);
-        let k = b.rms_norm_heads(b.linear(x, &self.k_proj), head_dim, None, c.rms_norm_eps, 1.0);
-        let v = b.linear(x, &self.v_proj); // (rows, kv_heads * head_dim)
+        let q = b.rms_norm_heads(q, head_dim, None, c.rms_norm_eps, c.qk_scale_factor);
+        let k = b.rms_norm_heads(k, head_dim, None, c.rms_norm_eps, 1.0);
         let (q, k) = match rotation {
             Some(rotation) => (b.rope(q, rotation), b.rope(k, rotation)),
             None => (q, k),
         };
         let scale = 1.0 / (head_dim as f32).sqrt();
         let attended = kv.attend(b, &q, &k, &v, scale); // (rows, q_heads * head_dim)
-        b.linear(&b.gate(attended, &b.linear(x, &self.gate_proj)), &self.o_proj)
+        b.linear(&b.gate(attended, &gate), &self.o_proj)
     }
 }

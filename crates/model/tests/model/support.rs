@@ -12,6 +12,14 @@ pub const GOLDEN: f32 = 1e-3;
 
 pub const F32: KvTypes = KvTypes::both(KvType::F32);
 pub const F16: KvTypes = KvTypes::both(KvType::F16);
+/// Every type, and a mixture.
+pub const KINDS: [KvTypes; 5] = [
+    F32,
+    F16,
+    KvTypes::both(KvType::BF16),
+    KvTypes::both(KvType::Q8),
+    KvTypes { keys: KvType::Q8, values: KvType::F16 },
+];
 
 pub fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(name)

@@ -32,6 +32,10 @@ impl Lanes for Neon {
         self.load(&from.map(F16::widen))
     }
     #[inline(always)]
+    fn load_i8(self, from: &[i8; LANES]) -> V {
+        self.load(&from.map(f32::from))
+    }
+    #[inline(always)]
     fn store(self, v: V, to: &mut [f32; LANES]) {
         for (i, part) in v.into_iter().enumerate() {
             // SAFETY: see above; 16 f32 are writable.

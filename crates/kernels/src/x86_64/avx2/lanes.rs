@@ -41,6 +41,22 @@ impl Lanes for Avx2 {
         unsafe { (_mm256_cvtph_ps(_mm_loadu_si128(p)), _mm256_cvtph_ps(_mm_loadu_si128(p.add(1)))) }
     }
     #[inline(always)]
+    fn load_i8(self, from: &[i8; LANES]) -> V {
+        let p = from.as_ptr().cast::<__m128i>();
+        // SAFETY: see above; 16 bytes are readable at p.
+        unsafe {
+            let codes = _mm_loadu_si128(p);
+            let low = _mm256_cvtepi8_epi32(codes);
+            let high = _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(codes, codes));
+            (_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+    #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        // SAFETY: a hint, which reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+    #[inline(always)]
     fn store(self, v: V, to: &mut [f32; LANES]) {
         let p = to.as_mut_ptr();
         // SAFETY: see above; 16 f32 are writable at p.

@@ -36,6 +36,16 @@ impl Lanes for Avx512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
     }
     #[inline(always)]
+    fn load_i8(self, from: &[i8; LANES]) -> V {
+        // SAFETY: see above; 16 bytes are readable.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()))) }
+    }
+    #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        // SAFETY: a hint, which reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+    #[inline(always)]
     fn store(self, v: V, to: &mut [f32; LANES]) {
         // SAFETY: see above; 64 bytes are writable.
         unsafe { _mm512_storeu_ps(to.as_mut_ptr(), v) }
