@@ -1,7 +1,6 @@
 //! Going back: a cache that was cut equals one that never went further.
 
-use crate::support::{F32, KINDS};
-use crate::support::{Golden, backend, bits, load};
+use crate::support::{F16, F32, Golden, KINDS, backend, bits, load};
 use glimmer_backend::{Backend, CpuBackend};
 use glimmer_model::muse::{MuseText, TextCache};
 use glimmer_model::observe::Unobserved;
