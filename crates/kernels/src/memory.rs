@@ -132,9 +132,10 @@ mod system {
             if slack > before {
                 libc::munmap(kept.add(len).cast(), slack - before);
             }
-            // Advice: where the system does not take it, pages are small.
+            // Advice: where the system does not take it, pages are small. So are those of the end, since a huge one there would
+            // take memory that nobody asked for.
             #[cfg(target_os = "linux")]
-            libc::madvise(kept.cast(), len, libc::MADV_HUGEPAGE);
+            libc::madvise(kept.cast(), bytes / HUGE * HUGE, libc::MADV_HUGEPAGE);
             NonNull::new(kept)
         }
     }

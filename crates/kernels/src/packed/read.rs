@@ -3,7 +3,7 @@
 use super::layout::{Codes, NIBBLES, PAIRS};
 use super::tile::{LINE, Tile};
 
-/// One way that codes lie in a block ([`Codes`](super::layout::Codes)).
+/// One way that codes lie in a block ([`Codes`]).
 pub(super) trait Read {
     /// Bytes of the codes of a block of a tile.
     const BYTES: usize;
