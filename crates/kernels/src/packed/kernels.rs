@@ -104,12 +104,6 @@ macro_rules! by_rows {
     };
 }
 
-/// The first N inputs from an offset on.
-#[inline(always)]
-fn inputs<const N: usize>(codes: &[i8; BLOCK], at: usize) -> &[i8; N] {
-    codes[at..at + N].as_array().unwrap_or(&[0; N])
-}
-
 /// Sixteen 16-bit floats at an offset.
 #[inline(always)]
 fn floats(block: &[u8], at: usize) -> &[u8; 2 * TILE_ROWS] {
@@ -184,12 +178,10 @@ fn k_rows<T: Tile, R: Read, const N: usize>(
     let mut sums = [t.no_sums(); N];
     for s in 0..8 {
         ahead.step::<T, 5>(t, s);
-        for r in 0..N {
-            sums[r] = if R::BITS == 4 {
-                t.dot32::<4>(sums[r], &codes[s], inputs(&x[r].codes, 32 * s), factors[s])
-            } else {
-                t.dot32::<5>(sums[r], &codes[s], inputs(&x[r].codes, 32 * s), factors[s])
-            };
+        if R::BITS == 4 {
+            t.dot32_rows::<4, N>(&mut sums, &codes[s], x, 32 * s, factors[s]);
+        } else {
+            t.dot32_rows::<5, N>(&mut sums, &codes[s], x, 32 * s, factors[s]);
         }
     }
     for r in 0..N {
@@ -198,7 +190,7 @@ fn k_rows<T: Tile, R: Read, const N: usize>(
         min = t.dot_pair::<2>(min, mins[0], &pairs[1]);
         min = t.dot_pair::<0>(min, mins[1], &pairs[2]);
         min = t.dot_pair::<2>(min, mins[1], &pairs[3]);
-        let value = t.fms(d, t.to_float(t.scaled(sums[r])), t.mul(dmin, t.to_float(min)));
+        let value = t.fms(d, t.to_float(t.scaled_row(&sums, r)), t.mul(dmin, t.to_float(min)));
         t.store(t.fma(t.splat(x[r].scale), value, t.load(&y[r], part)), &mut y[r], part);
     }
 }
@@ -247,12 +239,10 @@ fn q6_rows<T: Tile, const N: usize>(
     for s in 0..16 {
         ahead.step::<T, 4>(t, s);
         let codes = &codes[s / 2].as_chunks::<4>().0[s % 2];
-        for r in 0..N {
-            sums[r] = t.dot16_centred(sums[r], codes, inputs(&x[r].codes, 16 * s), &x[r].centres[s], factors[s]);
-        }
+        t.dot16_centred_rows(&mut sums, codes, x, 16 * s, factors[s]);
     }
     for r in 0..N {
-        let value = t.mul(d, t.to_float(t.scaled(sums[r])));
+        let value = t.mul(d, t.to_float(t.scaled_row(&sums, r)));
         t.store(t.fma(t.splat(x[r].scale), value, t.load(&y[r], part)), &mut y[r], part);
     }
 }
@@ -368,13 +358,14 @@ fn grouped_rows<T: Tile, R: Read, G: Group, const N: usize>(
                 ahead.step::<T, 3>(t, s)
             }
             let codes = &codes[s / 2].as_chunks::<4>().0[s % 2];
-            for r in 0..N {
-                let x = inputs(&x[r].codes, 16 * s);
-                sums[r] = if R::BITS > 6 { t.dot16_bytes(sums[r], codes, x) } else { t.dot16(sums[r], codes, x) };
+            if R::BITS > 6 {
+                t.dot16_bytes_rows(&mut sums, codes, x, 16 * s);
+            } else {
+                t.dot16_rows(&mut sums, codes, x, 16 * s);
             }
         }
         for r in 0..N {
-            let dot = t.to_float(t.plain(sums[r]));
+            let dot = t.to_float(t.plain_row(&sums, r));
             let sum = t.splat(x[r].sums[sums_at(G::GROUP) + g]);
             values[r] = if G::BIASED {
                 t.fma(bias, sum, t.fma(scale, dot, values[r]))
