@@ -29,6 +29,8 @@ impl Kernels {
             Isa::Avx512 => Some(&avx512::KERNELS),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => Some(&neon::KERNELS),
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm => Some(&i8mm::KERNELS),
             #[allow(unreachable_patterns, reason = "the instruction sets of other machines")]
             _ => None,
         }
@@ -99,7 +101,9 @@ kernels! {
         #[cfg(target_arch = "x86_64")]
         avx512: Isa::Avx512, isa::Avx512::assume(), "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c";
         #[cfg(target_arch = "aarch64")]
-        neon: Isa::Neon, isa::Neon::assume(), "neon";
+        neon: Isa::Neon, isa::Neon::<false>::assume(), "neon,dotprod";
+        #[cfg(target_arch = "aarch64")]
+        i8mm: Isa::I8mm, isa::Neon::<true>::assume(), "neon,dotprod,i8mm";
     }
     {
         /// A tile of a product with an f32 weight.

@@ -11,8 +11,10 @@ use std::str::FromStr;
 pub enum Isa {
     /// Plain Rust, on any machine; the oracle of the others.
     Scalar,
-    /// AArch64 NEON.
+    /// AArch64 NEON with dot products of bytes. (Machines without them are left to plain Rust, which NEON runs as well.)
     Neon,
+    /// The same, with products of matrices of bytes.
+    I8mm,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
@@ -24,7 +26,9 @@ impl Isa {
     pub fn available() -> Vec<Isa> {
         let mut found = vec![Isa::Scalar];
         #[cfg(target_arch = "aarch64")]
-        found.extend(Neon::detect().map(|_| Isa::Neon));
+        found.extend(
+            Neon::<false>::detect().map(|_| Isa::Neon).into_iter().chain(Neon::<true>::detect().map(|_| Isa::I8mm)),
+        );
         #[cfg(target_arch = "x86_64")]
         found.extend(Avx2::detect().map(|_| Isa::Avx2).into_iter().chain(Avx512::detect().map(|_| Isa::Avx512)));
         found
@@ -41,6 +45,7 @@ impl fmt::Display for Isa {
         f.write_str(match self {
             Isa::Scalar => "scalar",
             Isa::Neon => "neon",
+            Isa::I8mm => "i8mm",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
         })
@@ -51,10 +56,10 @@ impl FromStr for Isa {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512]
+        [Isa::Scalar, Isa::Neon, Isa::I8mm, Isa::Avx2, Isa::Avx512]
             .into_iter()
             .find(|isa| isa.to_string() == name)
-            .ok_or_else(|| format!("unknown instruction set `{name}` (known: scalar, neon, avx2, avx512)"))
+            .ok_or_else(|| format!("unknown instruction set `{name}` (known: scalar, neon, i8mm, avx2, avx512)"))
     }
 }
 
@@ -111,23 +116,27 @@ impl Avx512 {
     }
 }
 
-/// Proof that this machine has NEON.
+/// Proof that this machine has NEON and dot products of bytes, and, if `MATRICES`, products of matrices of bytes.
 #[cfg(target_arch = "aarch64")]
 #[derive(Clone, Copy, Debug)]
-pub struct Neon(());
+pub struct Neon<const MATRICES: bool>(());
 
 #[cfg(target_arch = "aarch64")]
-impl Neon {
+impl<const MATRICES: bool> Neon<MATRICES> {
     /// The proof without detection.
     ///
     /// # Safety
-    /// The machine has NEON.
+    /// The machine has NEON and dot products, and, if `MATRICES`, products of matrices.
     pub(crate) unsafe fn assume() -> Self {
         Self(())
     }
 
     /// The proof, where the machine gives it.
     pub fn detect() -> Option<Self> {
-        std::arch::is_aarch64_feature_detected!("neon").then_some(Self(()))
+        use std::arch::is_aarch64_feature_detected;
+        (is_aarch64_feature_detected!("neon")
+            && is_aarch64_feature_detected!("dotprod")
+            && (!MATRICES || is_aarch64_feature_detected!("i8mm")))
+        .then_some(Self(()))
     }
 }

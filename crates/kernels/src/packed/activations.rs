@@ -28,6 +28,12 @@ pub struct Rounded {
 
 impl Rounded {
     const ZERO: Self = Self { codes: [0; BLOCK], centres: [[0; 2]; 16], sums: [0.0; 32], sums32: [0; 8], scale: 0.0 };
+
+    /// N codes from `at` on.
+    #[inline(always)]
+    pub(crate) fn inputs<const N: usize>(&self, at: usize) -> &[i8; N] {
+        self.codes[at..at + N].as_array().unwrap_or(&[0; N])
+    }
 }
 
 /// Where in [`Rounded::sums`] the sums over `group` inputs begin.

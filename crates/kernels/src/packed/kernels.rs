@@ -153,12 +153,6 @@ macro_rules! by_rows {
     };
 }
 
-/// The first N inputs from an offset on.
-#[inline(always)]
-fn inputs<const N: usize>(codes: &[i8; BLOCK], at: usize) -> &[i8; N] {
-    codes[at..at + N].as_array().unwrap_or(&[0; N])
-}
-
 /// Sixteen 16-bit floats at an offset.
 #[inline(always)]
 fn floats(block: &[u8], at: usize) -> &[u8; 2 * TILE_ROWS] {
@@ -230,15 +224,13 @@ fn k_rows<T: Tile, R: Read, const N: usize>(
     y: &mut [[f32; TILE_ROWS]; N],
 ) {
     let mut sums = [t.no_sums(); N];
-    for s in 0..8 {
+    for (s, &factor) in factors.iter().enumerate() {
         ahead.step(t, s, K_HEADER + R::BYTES);
         let codes = lines.codes(t, s);
-        for r in 0..N {
-            sums[r] = if R::BITS == 4 {
-                t.dot32::<4>(sums[r], &codes, inputs(&x[r].codes, 32 * s), factors[s])
-            } else {
-                t.dot32::<5>(sums[r], &codes, inputs(&x[r].codes, 32 * s), factors[s])
-            };
+        if R::BITS == 4 {
+            t.dot32_rows::<4, N>(&mut sums, &codes, x, 32 * s, factor);
+        } else {
+            t.dot32_rows::<5, N>(&mut sums, &codes, x, 32 * s, factor);
         }
     }
     for r in 0..N {
@@ -247,7 +239,7 @@ fn k_rows<T: Tile, R: Read, const N: usize>(
         min = t.dot_pair::<2>(min, mins[0], &pairs[1]);
         min = t.dot_pair::<0>(min, mins[1], &pairs[2]);
         min = t.dot_pair::<2>(min, mins[1], &pairs[3]);
-        let value = t.fms(d, t.to_float(t.scaled(sums[r])), t.mul(dmin, t.to_float(min)));
+        let value = t.fms(d, t.to_float(t.scaled_row(&sums, r)), t.mul(dmin, t.to_float(min)));
         t.store(t.fma(t.splat(x[r].scale), value, t.load(&y[r], part)), &mut y[r], part);
     }
 }
@@ -297,14 +289,11 @@ fn q6_rows<T: Tile, const N: usize>(
         let codes = lines.codes(t, s);
         for (half, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
             let at = 2 * s + half;
-            for r in 0..N {
-                let x = &x[r];
-                sums[r] = t.dot16_centred(sums[r], codes, inputs(&x.codes, 16 * at), &x.centres[at], factors[at]);
-            }
+            t.dot16_centred_rows(&mut sums, codes, x, 16 * at, factors[at]);
         }
     }
     for r in 0..N {
-        let value = t.mul(d, t.to_float(t.scaled(sums[r])));
+        let value = t.mul(d, t.to_float(t.scaled_row(&sums, r)));
         t.store(t.fma(t.splat(x[r].scale), value, t.load(&y[r], part)), &mut y[r], part);
     }
 }
@@ -415,9 +404,10 @@ fn grouped_rows<T: Tile, R: Read, G: Group, const N: usize>(
         let codes = lines.codes(t, s);
         for (half, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
             let at = 2 * s + half;
-            for r in 0..N {
-                let x = inputs(&x[r].codes, 16 * at);
-                sums[r] = if R::BITS > 6 { t.dot16_bytes(sums[r], codes, x) } else { t.dot16(sums[r], codes, x) };
+            if R::BITS > 6 {
+                t.dot16_bytes_rows(&mut sums, codes, x, 16 * at);
+            } else {
+                t.dot16_rows(&mut sums, codes, x, 16 * at);
             }
             if !(16 * (at + 1)).is_multiple_of(G::GROUP) {
                 continue;
@@ -425,15 +415,15 @@ fn grouped_rows<T: Tile, R: Read, G: Group, const N: usize>(
             let group = 16 * at / G::GROUP;
             let (scale, bias) = beside[group];
             for r in 0..N {
-                let dot = t.to_float(t.plain(sums[r]));
+                let dot = t.to_float(t.plain_row(&sums, r));
                 let sum = t.splat(x[r].sums[sums_at(G::GROUP) + group]);
                 values[r] = if G::BIASED {
                     t.fma(bias, sum, t.fma(scale, dot, values[r]))
                 } else {
                     t.fma(scale, t.fma(bias, sum, dot), values[r])
                 };
-                sums[r] = t.no_sums();
             }
+            sums = [t.no_sums(); N];
         }
     }
     for r in 0..N {

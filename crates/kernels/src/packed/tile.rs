@@ -4,6 +4,8 @@
 //! parts, each as many rows as a register has 32-bit lanes; in what leaves an integer sum, a lane is an output row. Integer sums are exact,
 //! in whatever order they are made, so every instruction set gives the same bits.
 
+use super::activations::Rounded;
+
 /// Output rows of a tile.
 pub const TILE_ROWS: usize = 16;
 /// Bytes of a line: eight codes for each of half the rows of a tile, or four bytes for each row.
@@ -12,6 +14,9 @@ pub const LINE: usize = 4 * TILE_ROWS;
 /// The integer operations of one instruction set. A value of the type is the proof that the machine has it.
 ///
 /// Codes come as they lie: lines of the first and the second half of the rows by turns, so that four of them are 16 inputs.
+///
+/// What is added to sums is also there for N rows of activations, from input `at` on. An instruction set that multiplies some of
+/// them at once writes these itself, and may then keep the sums of such rows together, in the place of any of them.
 pub trait Tile: Copy + Send + Sync + 'static {
     /// Eight unsigned bytes for each of half the rows of a part; or four for each row.
     type Codes: Copy;
@@ -56,6 +61,20 @@ pub trait Tile: Copy + Send + Sync + 'static {
         x: &[i8; 32],
         factor: Self::Factor,
     ) -> Self::Sums;
+    /// [`dot32`](Self::dot32) for N rows.
+    #[inline(always)]
+    fn dot32_rows<const BITS: u32, const N: usize>(
+        self,
+        sums: &mut [Self::Sums; N],
+        codes: &[Self::Codes; 8],
+        x: &[Rounded; N],
+        at: usize,
+        factor: Self::Factor,
+    ) {
+        for r in 0..N {
+            sums[r] = self.dot32::<BITS>(sums[r], codes, x[r].inputs(at), factor);
+        }
+    }
     /// Adds `factor` times the products of 16 inputs with codes minus 32, every code below 64. `centre` is -32 times the sums of
     /// x 0..4 and 8..12, and 4..8 and 12..16.
     fn dot16_centred(
@@ -66,14 +85,64 @@ pub trait Tile: Copy + Send + Sync + 'static {
         centre: &[i32; 2],
         factor: Self::Factor,
     ) -> Self::Sums;
-    /// The sums made by the two above, one per row.
+    /// [`dot16_centred`](Self::dot16_centred) for N rows.
+    #[inline(always)]
+    fn dot16_centred_rows<const N: usize>(
+        self,
+        sums: &mut [Self::Sums; N],
+        codes: &[Self::Codes; 4],
+        x: &[Rounded; N],
+        at: usize,
+        factor: Self::Factor,
+    ) {
+        for r in 0..N {
+            sums[r] = self.dot16_centred(sums[r], codes, x[r].inputs(at), &x[r].centres[at / 16], factor);
+        }
+    }
+    /// The sums made by those above, one per row.
     fn scaled(self, sums: Self::Sums) -> Self::Int;
+    /// [`scaled`](Self::scaled) of one of the rows of activations.
+    #[inline(always)]
+    fn scaled_row<const N: usize>(self, sums: &[Self::Sums; N], row: usize) -> Self::Int {
+        self.scaled(sums[row])
+    }
     /// Adds the products of 16 inputs, every code below 64.
     fn dot16(self, sums: Self::Sums, codes: &[Self::Codes; 4], x: &[i8; 16]) -> Self::Sums;
+    /// [`dot16`](Self::dot16) for N rows.
+    #[inline(always)]
+    fn dot16_rows<const N: usize>(
+        self,
+        sums: &mut [Self::Sums; N],
+        codes: &[Self::Codes; 4],
+        x: &[Rounded; N],
+        at: usize,
+    ) {
+        for r in 0..N {
+            sums[r] = self.dot16(sums[r], codes, x[r].inputs(at));
+        }
+    }
     /// Adds the products of 16 inputs.
     fn dot16_bytes(self, sums: Self::Sums, codes: &[Self::Codes; 4], x: &[i8; 16]) -> Self::Sums;
-    /// The sums made by the two above, one per row.
+    /// [`dot16_bytes`](Self::dot16_bytes) for N rows.
+    #[inline(always)]
+    fn dot16_bytes_rows<const N: usize>(
+        self,
+        sums: &mut [Self::Sums; N],
+        codes: &[Self::Codes; 4],
+        x: &[Rounded; N],
+        at: usize,
+    ) {
+        for r in 0..N {
+            sums[r] = self.dot16_bytes(sums[r], codes, x[r].inputs(at));
+        }
+    }
+    /// The sums made by `dot16` and `dot16_bytes`, one per row.
     fn plain(self, sums: Self::Sums) -> Self::Int;
+    /// [`plain`](Self::plain) of one of the rows of activations.
+    #[inline(always)]
+    fn plain_row<const N: usize>(self, sums: &[Self::Sums; N], row: usize) -> Self::Int {
+        self.plain(sums[row])
+    }
 
     /// Byte AT of each row's word as a factor, zero-extended.
     fn factor<const AT: i32>(self, words: Self::Codes) -> Self::Factor;

@@ -1,7 +1,7 @@
 //! [`Lanes`] over four 128-bit registers.
 
 use crate::isa::Neon;
-use crate::lanes::{BF16, Element, F16, LANES, Lanes};
+use crate::lanes::{LANES, Lanes};
 use std::arch::aarch64::*;
 use std::array::from_fn;
 
@@ -9,7 +9,7 @@ type V = [float32x4_t; 4];
 
 // SAFETY of every block below: a `Neon` exists only where detection found NEON; the pointers come from references to
 // arrays of sixteen elements.
-impl Lanes for Neon {
+impl<const MATRICES: bool> Lanes for Neon<MATRICES> {
     type V = V;
     const ACCUMULATORS: usize = 4;
 
@@ -25,15 +25,31 @@ impl Lanes for Neon {
     }
     #[inline(always)]
     fn load_bf16(self, from: &[u16; LANES]) -> V {
-        self.load(&from.map(BF16::widen))
+        // SAFETY: see above; 16 bf16 are readable.
+        from_fn(|i| unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(from.as_ptr().add(4 * i)))) })
     }
     #[inline(always)]
     fn load_f16(self, from: &[u16; LANES]) -> V {
-        self.load(&from.map(F16::widen))
+        // SAFETY: see above; 16 f16 are readable.
+        from_fn(|i| unsafe { vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from.as_ptr().add(4 * i)))) })
     }
     #[inline(always)]
     fn load_i8(self, from: &[i8; LANES]) -> V {
-        self.load(&from.map(f32::from))
+        // SAFETY: see above; 16 bytes are readable.
+        unsafe {
+            let all = vld1q_s8(from.as_ptr());
+            let (low, high) = (vmovl_s8(vget_low_s8(all)), vmovl_high_s8(all));
+            [
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+                vcvtq_f32_s32(vmovl_high_s16(low)),
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+                vcvtq_f32_s32(vmovl_high_s16(high)),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        super::prefetch(at);
     }
     #[inline(always)]
     fn store(self, v: V, to: &mut [f32; LANES]) {

@@ -1,15 +1,15 @@
-//! [`Probe`] over 128-bit registers: `smull` and `sadalp`, eight products every two instructions.
+//! [`Probe`] over 128-bit registers: `sdot` or `smmla`, sixteen or thirty-two products an instruction.
 
+use super::dot::{sdot, smmla};
 use crate::isa::Neon;
 use crate::limits::Probe;
 use std::arch::aarch64::*;
-use std::arch::asm;
 use std::hint::black_box;
 
 const CHAINS: usize = 12;
 
-impl Probe for Neon {
-    const PRODUCTS: u64 = (CHAINS * 8) as u64;
+impl<const MATRICES: bool> Probe for Neon<MATRICES> {
+    const PRODUCTS: u64 = (CHAINS * if MATRICES { 32 } else { 16 }) as u64;
 
     #[inline(always)]
     fn read(self, words: &[[u64; 64]]) -> u64 {
@@ -27,21 +27,19 @@ impl Probe for Neon {
 
     #[inline(always)]
     fn multiply(self, rounds: u64) -> u64 {
-        // SAFETY: a `Neon` exists only where detection found NEON; the instructions touch the registers that they name.
+        let (codes, x) = (black_box([3i8; 16]), black_box([5i8; 16]));
+        let starts = black_box([[0i32; 4]; CHAINS]);
+        // SAFETY: a `Neon` exists only where detection found NEON and `sdot`, and `smmla` if it has matrices; the pointers are
+        // to 16 bytes each.
         unsafe {
-            let (x, y) = (vdup_n_s8(black_box(3)), vdup_n_s8(black_box(5)));
-            let starts: [i32; CHAINS] = black_box([0; CHAINS]);
-            let mut sums = starts.map(|start| vdupq_n_s32(start));
+            let (codes, x) = (vld1q_s8(codes.as_ptr()), vld1q_s8(x.as_ptr()));
+            let mut chains = starts.map(|start| vld1q_s32(start.as_ptr()));
             for _ in 0..rounds {
-                for sum in &mut sums {
-                    // As it is written: the compiler would compute a product of values that do not change only once.
-                    let product: int16x8_t;
-                    asm!("smull {0:v}.8h, {1:v}.8b, {2:v}.8b", out(vreg) product, in(vreg) x, in(vreg) y,
-                         options(nomem, nostack, preserves_flags));
-                    *sum = vpadalq_s16(*sum, product);
+                for chain in &mut chains {
+                    *chain = if MATRICES { smmla(*chain, codes, x) } else { sdot(*chain, codes, x) };
                 }
             }
-            sums.into_iter().fold(0, |all: u64, sum| all.wrapping_add(vaddvq_s32(sum) as u64))
+            chains.into_iter().fold(0, |all: u64, chain| all.wrapping_add(vaddvq_s32(chain) as u64))
         }
     }
 }
