@@ -32,14 +32,19 @@ pub(super) struct One<'a>(pub &'a [i8]);
 #[derive(Clone, Copy)]
 pub(super) struct Two<'a>(pub &'a [i8], pub &'a [i8]);
 
+/// Eight inputs, for each of two rows of codes.
+#[inline(always)]
+fn twice(x: &[i8]) -> int8x16_t {
+    let x = x.as_array().map_or([0; 8], |x| x.map(|x| x as u8));
+    // SAFETY: every AArch64 machine has what is used.
+    unsafe { vreinterpretq_s8_s64(vdupq_n_s64(i64::from_le_bytes(x))) }
+}
+
 // SAFETY of every block below: every AArch64 machine has what is used, but for the instructions that the caller promises.
 impl Rows for One<'_> {
     #[inline(always)]
     fn sixteen(self, at: usize) -> [int8x16_t; 2] {
-        let [x, y] = [&self.0[at..at + 8], &self.0[at + 8..at + 16]]
-            .map(|x| i64::from_le_bytes(x.as_array().map_or([0; 8], |x| x.map(|x| x as u8))));
-        // SAFETY: see above.
-        unsafe { [vreinterpretq_s8_s64(vdupq_n_s64(x)), vreinterpretq_s8_s64(vdupq_n_s64(y))] }
+        [twice(&self.0[at..at + 8]), twice(&self.0[at + 8..at + 16])]
     }
     #[inline(always)]
     unsafe fn multiply(sum: int32x4_t, codes: int8x16_t, x: int8x16_t) -> int32x4_t {

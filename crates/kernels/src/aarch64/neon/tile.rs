@@ -105,28 +105,29 @@ fn beside(factors: int32x4_t) -> Factor {
 macro_rules! by_twos {
     ($sums:ident, $xs:ident, $inputs:literal, $at:ident, |$sum:ident, $x:ident| $replaced:expr) => {{
         const { assert!(N <= Self::TOGETHER && Self::TOGETHER <= 8) };
-        by_twos!(@ 0, 1, $sums, $xs, $inputs, $at, |$sum, $x| $replaced);
-        by_twos!(@ 2, 3, $sums, $xs, $inputs, $at, |$sum, $x| $replaced);
-        by_twos!(@ 4, 5, $sums, $xs, $inputs, $at, |$sum, $x| $replaced);
-        by_twos!(@ 6, 7, $sums, $xs, $inputs, $at, |$sum, $x| $replaced);
+        by_twos!(@two 0, 1, ($sums, $xs, $inputs, $at, $sum, $x, $replaced));
+        by_twos!(@two 2, 3, ($sums, $xs, $inputs, $at, $sum, $x, $replaced));
+        by_twos!(@two 4, 5, ($sums, $xs, $inputs, $at, $sum, $x, $replaced));
+        by_twos!(@two 6, 7, ($sums, $xs, $inputs, $at, $sum, $x, $replaced));
     }};
-    (@ $r:literal, $s:literal, $sums:ident, $xs:ident, $inputs:literal, $at:ident, |$sum:ident, $x:ident| $replaced:expr) => {
+    (@two $r:literal, $s:literal, $job:tt) => {
         if MATRICES && $s < N {
-            let ($sum, $x) = ($sums[$r], Two($xs[$r].inputs::<$inputs>($at), $xs[$s].inputs::<$inputs>($at)));
-            // SAFETY: with matrices, detection found `smmla`.
-            $sums[$r] = unsafe { $replaced };
+            by_twos!(@replace $r, Two($r, $s), $job);
         } else {
-            by_twos!(@ $r, $sums, $xs, $inputs, $at, |$sum, $x| $replaced);
-            by_twos!(@ $s, $sums, $xs, $inputs, $at, |$sum, $x| $replaced);
+            if $r < N {
+                by_twos!(@replace $r, One($r), $job);
+            }
+            if $s < N {
+                by_twos!(@replace $s, One($s), $job);
+            }
         }
     };
-    (@ $r:literal, $sums:ident, $xs:ident, $inputs:literal, $at:ident, |$sum:ident, $x:ident| $replaced:expr) => {
-        if $r < N {
-            let ($sum, $x) = ($sums[$r], One($xs[$r].inputs::<$inputs>($at)));
-            // SAFETY: detection found `sdot`.
-            $sums[$r] = unsafe { $replaced };
-        }
-    };
+    (@replace $to:literal, $rows:ident($($r:literal),*),
+     ($sums:ident, $xs:ident, $inputs:literal, $at:ident, $sum:ident, $x:ident, $replaced:expr)) => {{
+        let ($sum, $x) = ($sums[$to], $rows($($xs[$r].inputs::<$inputs>($at)),*));
+        // SAFETY: detection found `sdot`, and with matrices `smmla`.
+        $sums[$to] = unsafe { $replaced };
+    }};
 }
 
 // SAFETY of every block below: a `Neon` exists only where detection found NEON and `sdot`, and `smmla` if it has matrices; the
