@@ -10,8 +10,8 @@ use std::arch::asm;
 
 /// Rows of activations that are multiplied by one instruction. What it leaves for a row of weights are two neighbours.
 pub(super) trait Rows: Copy {
-    /// Eight inputs from `at` on, as the instruction takes them.
-    fn eight(self, at: usize) -> int8x16_t;
+    /// Eight inputs from `at` on, and the next eight, as the instruction takes them.
+    fn sixteen(self, at: usize) -> [int8x16_t; 2];
     /// Adds the products with codes below 128.
     ///
     /// # Safety
@@ -32,21 +32,19 @@ pub(super) struct One<'a>(pub &'a [i8]);
 #[derive(Clone, Copy)]
 pub(super) struct Two<'a>(pub &'a [i8], pub &'a [i8]);
 
-/// Eight inputs from `at` on.
+/// Eight inputs, for each of two rows of codes.
 #[inline(always)]
-fn half(x: &[i8], at: usize) -> int8x8_t {
-    let x = &x[at..at + 8];
-    // SAFETY: every AArch64 machine has what is used; 8 bytes are readable.
-    unsafe { vld1_s8(x.as_ptr()) }
+fn twice(x: &[i8]) -> int8x16_t {
+    let x = x.as_array().map_or([0; 8], |x| x.map(|x| x as u8));
+    // SAFETY: every AArch64 machine has what is used.
+    unsafe { vreinterpretq_s8_s64(vdupq_n_s64(i64::from_le_bytes(x))) }
 }
 
 // SAFETY of every block below: every AArch64 machine has what is used, but for the instructions that the caller promises.
 impl Rows for One<'_> {
     #[inline(always)]
-    fn eight(self, at: usize) -> int8x16_t {
-        let x = half(self.0, at);
-        // SAFETY: see above.
-        unsafe { vcombine_s8(x, x) }
+    fn sixteen(self, at: usize) -> [int8x16_t; 2] {
+        [twice(&self.0[at..at + 8]), twice(&self.0[at + 8..at + 16])]
     }
     #[inline(always)]
     unsafe fn multiply(sum: int32x4_t, codes: int8x16_t, x: int8x16_t) -> int32x4_t {
@@ -55,24 +53,28 @@ impl Rows for One<'_> {
     }
     #[inline(always)]
     unsafe fn multiply_bytes(self, [a, b]: [int32x4_t; 2], codes: &[uint8x16_t; 4]) -> [int32x4_t; 2] {
-        let (x0, x1) = (self.eight(0), self.eight(8));
+        let [x, y] = self.sixteen(0);
         // SAFETY: see above.
         unsafe {
             // As signed bytes, the codes minus 128; minus 128 times the activations is then taken away.
             let flipped = |i: usize| vreinterpretq_s8_u8(veorq_u8(codes[i], vdupq_n_u8(0x80)));
             let all = vdupq_n_s8(-128);
-            let excess = sdot(sdot(vdupq_n_s32(0), all, x0), all, x1);
+            let excess = sdot(sdot(vdupq_n_s32(0), all, x), all, y);
             let (a, b) = (vsubq_s32(a, excess), vsubq_s32(b, excess));
-            [sdot(sdot(a, flipped(0), x0), flipped(2), x1), sdot(sdot(b, flipped(1), x0), flipped(3), x1)]
+            [sdot(sdot(a, flipped(0), x), flipped(2), y), sdot(sdot(b, flipped(1), x), flipped(3), y)]
         }
     }
 }
 
 impl Rows for Two<'_> {
     #[inline(always)]
-    fn eight(self, at: usize) -> int8x16_t {
-        // SAFETY: see above.
-        unsafe { vcombine_s8(half(self.0, at), half(self.1, at)) }
+    fn sixteen(self, at: usize) -> [int8x16_t; 2] {
+        let (x, y) = (&self.0[at..at + 16], &self.1[at..at + 16]);
+        // SAFETY: see above; 16 bytes are readable.
+        unsafe {
+            let (x, y) = (vreinterpretq_s64_s8(vld1q_s8(x.as_ptr())), vreinterpretq_s64_s8(vld1q_s8(y.as_ptr())));
+            [vreinterpretq_s8_s64(vzip1q_s64(x, y)), vreinterpretq_s8_s64(vzip2q_s64(x, y))]
+        }
     }
     #[inline(always)]
     unsafe fn multiply(sum: int32x4_t, codes: int8x16_t, x: int8x16_t) -> int32x4_t {
@@ -81,9 +83,9 @@ impl Rows for Two<'_> {
     }
     #[inline(always)]
     unsafe fn multiply_bytes(self, [a, b]: [int32x4_t; 2], codes: &[uint8x16_t; 4]) -> [int32x4_t; 2] {
-        let (x0, x1) = (self.eight(0), self.eight(8));
+        let [x, y] = self.sixteen(0);
         // SAFETY: see above.
-        unsafe { [usmmla(usmmla(a, codes[0], x0), codes[2], x1), usmmla(usmmla(b, codes[1], x0), codes[3], x1)] }
+        unsafe { [usmmla(usmmla(a, codes[0], x), codes[2], y), usmmla(usmmla(b, codes[1], x), codes[3], y)] }
     }
 }
 

@@ -10,6 +10,6 @@ pub mod tile;
 fn prefetch(at: *const u8) {
     // SAFETY: a hint; it never faults.
     unsafe {
-        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nomem, nostack, preserves_flags));
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at.addr(), options(nomem, nostack, preserves_flags));
     }
 }

@@ -14,7 +14,24 @@ type Sums = [int32x4_t; 2];
 /// The factor of a row beside each of its sums.
 type Factor = [int32x4_t; 2];
 
-/// Adds `factor` times the products of eight inputs for each two of the codes, those of the two halves of the rows by turns.
+/// Adds the products of sixteen inputs for each four of the codes, those of the two halves of the rows by turns.
+///
+/// # Safety
+/// The machine has the instruction of `X`.
+#[inline(always)]
+unsafe fn add<X: Rows, const N: usize>([mut a, mut b]: Sums, codes: &[int8x16_t; N], x: X) -> Sums {
+    for (number, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+        let [x, y] = x.sixteen(16 * number);
+        // SAFETY: the caller's promise.
+        unsafe {
+            a = X::multiply(X::multiply(a, codes[0], x), codes[2], y);
+            b = X::multiply(X::multiply(b, codes[1], x), codes[3], y);
+        }
+    }
+    [a, b]
+}
+
+/// The same, times a factor.
 ///
 /// # Safety
 /// The machine has the instruction of `X`.
@@ -22,23 +39,9 @@ type Factor = [int32x4_t; 2];
 unsafe fn add_scaled<X: Rows, const N: usize>(sums: Sums, codes: &[int8x16_t; N], x: X, factor: Factor) -> Sums {
     // SAFETY: every AArch64 machine has what is used, but for what the caller promises.
     unsafe {
-        let [a, b] = add::<X, N>([vdupq_n_s32(0); 2], codes, x);
+        let [a, b] = add([vdupq_n_s32(0); 2], codes, x);
         [vmlaq_s32(sums[0], a, factor[0]), vmlaq_s32(sums[1], b, factor[1])]
     }
-}
-
-/// The same without a factor.
-///
-/// # Safety
-/// The machine has the instruction of `X`.
-#[inline(always)]
-unsafe fn add<X: Rows, const N: usize>([mut a, mut b]: Sums, codes: &[int8x16_t; N], x: X) -> Sums {
-    for (group, codes) in codes.as_chunks::<2>().0.iter().enumerate() {
-        let x = x.eight(8 * group);
-        // SAFETY: the caller's promise.
-        (a, b) = unsafe { (X::multiply(a, codes[0], x), X::multiply(b, codes[1], x)) };
-    }
-    [a, b]
 }
 
 /// Codes below 128.
@@ -97,19 +100,33 @@ fn beside(factors: int32x4_t) -> Factor {
 }
 
 /// Replaces the sums of each two of N rows of activations, if there are products of matrices, and of each row that is left.
+///
+/// Written out for all rows that are taken together, as the compiler does not unroll a loop that is that long.
 macro_rules! by_twos {
     ($sums:ident, $xs:ident, $inputs:literal, $at:ident, |$sum:ident, $x:ident| $replaced:expr) => {{
-        let twos = if MATRICES { N - N % 2 } else { 0 };
-        for r in (0..twos).step_by(2) {
-            let ($sum, $x) = ($sums[r], Two($xs[r].inputs::<$inputs>($at), $xs[r + 1].inputs::<$inputs>($at)));
-            // SAFETY: with matrices, detection found `smmla`.
-            $sums[r] = unsafe { $replaced };
+        const { assert!(N <= Self::TOGETHER && Self::TOGETHER <= 8) };
+        by_twos!(@two 0, 1, ($sums, $xs, $inputs, $at, $sum, $x, $replaced));
+        by_twos!(@two 2, 3, ($sums, $xs, $inputs, $at, $sum, $x, $replaced));
+        by_twos!(@two 4, 5, ($sums, $xs, $inputs, $at, $sum, $x, $replaced));
+        by_twos!(@two 6, 7, ($sums, $xs, $inputs, $at, $sum, $x, $replaced));
+    }};
+    (@two $r:literal, $s:literal, $job:tt) => {
+        if MATRICES && $s < N {
+            by_twos!(@replace $r, Two($r, $s), $job);
+        } else {
+            if $r < N {
+                by_twos!(@replace $r, One($r), $job);
+            }
+            if $s < N {
+                by_twos!(@replace $s, One($s), $job);
+            }
         }
-        for r in twos..N {
-            let ($sum, $x) = ($sums[r], One($xs[r].inputs::<$inputs>($at)));
-            // SAFETY: detection found `sdot`.
-            $sums[r] = unsafe { $replaced };
-        }
+    };
+    (@replace $to:literal, $rows:ident($($r:literal),*),
+     ($sums:ident, $xs:ident, $inputs:literal, $at:ident, $sum:ident, $x:ident, $replaced:expr)) => {{
+        let ($sum, $x) = ($sums[$to], $rows($($xs[$r].inputs::<$inputs>($at)),*));
+        // SAFETY: detection found `sdot`, and with matrices `smmla`.
+        $sums[$to] = unsafe { $replaced };
     }};
 }
 
