@@ -1,10 +1,11 @@
 //! Norms, rotations and functions of single elements.
 
-use crate::support::{ENDS, Guarded, Random, bits, tables};
+use crate::support::{ENDS, Guarded, Random, bits, cases, tables};
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::pool::Pool;
 use glimmer_kernels::rope::Rotation;
 use glimmer_kernels::rows;
+use proptest::prelude::*;
 
 /// A kernel under test: x (rows, cols) in place, with a second operand of the same shape.
 type Kernel = fn(&Kernels, &Pool, &mut [f32], &[f32], usize);
@@ -32,42 +33,46 @@ const ELEMENTWISE: &[(&str, Kernel, Oracle, f64)] = &[
 #[test]
 fn every_element_is_right_and_the_same_everywhere() {
     let pools = [Pool::new(1), Pool::new(3)];
+    for shape in [(1, 1), (2, 3), (3, 15), (1, 16), (4, 17), (2, 31), (3, 48), (5, 100), (70, 600)] {
+        check(&pools, shape, shape.1 as u64);
+    }
+    cases(64, &((1..=5usize, 1..=130usize), any::<u64>()), |&(shape, seed)| check(&pools, shape, seed));
+}
+
+fn check(pools: &[Pool], (rows, cols): (usize, usize), seed: u64) {
     for (name, kernel, oracle, tolerance) in ELEMENTWISE {
-        for (rows, cols) in [(1, 1), (2, 3), (3, 15), (1, 16), (4, 17), (2, 31), (3, 48), (5, 100), (70, 600)] {
-            let mut random = Random::new(cols as u64);
-            let (mut x, mut y) = (random.values(rows * cols), random.values(rows * cols));
-            // Far out on both sides, and where the functions turn.
-            for (i, far) in [0.0, -0.0, 30.0, -30.0, 95.0, -95.0, 300.0, -300.0, 1e-20, 0.625].into_iter().enumerate() {
-                if i < x.len() {
-                    (x[i], y[i]) = (far, -far);
+        let mut random = Random::new(seed);
+        let (mut x, mut y) = (random.values(rows * cols), random.values(rows * cols));
+        // Far out on both sides, and where the functions turn.
+        for (i, far) in [0.0, -0.0, 30.0, -30.0, 95.0, -95.0, 300.0, -300.0, 1e-20, 0.625].into_iter().enumerate() {
+            if i < x.len() {
+                (x[i], y[i]) = (far, -far);
+            }
+        }
+        let mut scalar = x.clone();
+        kernel(tables()[0], &pools[0], &mut scalar, &y, cols);
+        for (row, out) in scalar.chunks(cols).enumerate() {
+            let wide = |v: &[f32]| -> Vec<f64> { v[row * cols..(row + 1) * cols].iter().map(|&x| x as f64).collect() };
+            let (x, y) = (wide(&x), wide(&y));
+            for (i, &ours) in out.iter().enumerate() {
+                let exact = oracle(&x, &y, i);
+                let error = (ours as f64 - exact).abs();
+                assert!(error <= tolerance * exact.abs() + 1e-30, "{name} {cols} at {i}: {ours} against {exact}");
+            }
+        }
+        for kernels in tables() {
+            for end in ENDS {
+                for pool in pools {
+                    let (mut x, y) = (Guarded::new(&x, end), Guarded::new(&y, end));
+                    kernel(kernels, pool, &mut x, &y, cols);
+                    assert!(bits(&x) == bits(&scalar), "{name} {} {rows}x{cols} {end:?}", kernels.isa());
                 }
             }
-            let mut scalar = x.clone();
-            kernel(tables()[0], &pools[0], &mut scalar, &y, cols);
-            for (row, out) in scalar.chunks(cols).enumerate() {
-                let wide =
-                    |v: &[f32]| -> Vec<f64> { v[row * cols..(row + 1) * cols].iter().map(|&x| x as f64).collect() };
-                let (x, y) = (wide(&x), wide(&y));
-                for (i, &ours) in out.iter().enumerate() {
-                    let exact = oracle(&x, &y, i);
-                    let error = (ours as f64 - exact).abs();
-                    assert!(error <= tolerance * exact.abs() + 1e-30, "{name} {cols} at {i}: {ours} against {exact}");
-                }
-            }
-            for kernels in tables() {
-                for end in ENDS {
-                    for pool in &pools {
-                        let (mut x, y) = (Guarded::new(&x, end), Guarded::new(&y, end));
-                        kernel(kernels, pool, &mut x, &y, cols);
-                        assert!(bits(&x) == bits(&scalar), "{name} {} {rows}x{cols} {end:?}", kernels.isa());
-                    }
-                }
-                for row in 0..rows {
-                    let part = row * cols..(row + 1) * cols;
-                    let mut alone = x[part.clone()].to_vec();
-                    kernel(kernels, &pools[0], &mut alone, &y[part.clone()], cols);
-                    assert!(bits(&alone) == bits(&scalar[part]), "{name} {} row {row} alone", kernels.isa());
-                }
+            for row in 0..rows {
+                let part = row * cols..(row + 1) * cols;
+                let mut alone = x[part.clone()].to_vec();
+                kernel(kernels, &pools[0], &mut alone, &y[part.clone()], cols);
+                assert!(bits(&alone) == bits(&scalar[part]), "{name} {} row {row} alone", kernels.isa());
             }
         }
     }
