@@ -59,7 +59,7 @@ fn every_row_is_the_same(encoded: &Encoded, types: KvTypes) {
     let (rows, slow) = match (encoded.base, long()) {
         (_, true) => (all.len(), all.len()),
         (Base::Synthetic, false) => (12, 5),
-        (_, false) => (40, 9),
+        (_, false) => (24, 7),
     };
     let ids = &all[..rows.min(all.len())];
     let backend = |isa, threads| {
@@ -117,7 +117,7 @@ fn logits_are_those_of_the_rule(base: Base, rows: usize) {
 
 #[test]
 fn logits_of_nano_are_those_of_the_rule() {
-    logits_are_those_of_the_rule(Base::Nano, 48);
+    logits_are_those_of_the_rule(Base::Nano, 32);
 }
 
 #[test]
