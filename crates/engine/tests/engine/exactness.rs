@@ -1,7 +1,7 @@
 //! The promise: tokens depend on model, prompt, settings and seed alone.
 
-use crate::support::{Pair, fresh, greedy, load, long, request, run};
-use glimmer_engine::sampling::{Chain, Sampling};
+use crate::support::{Pair, fresh, greedy, load, logits_by_position, long, request, run};
+use glimmer_engine::sampling::Sampling;
 use glimmer_engine::{Engine, EngineOptions, Isa, KvType};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -156,36 +156,16 @@ fn logits_of_verified_rows_are_those_of_plain_decoding() {
         for prompt in [0, 2, if nano { 5 } else { 4 }] {
             let setting = Setting { nano, prompt, keys: kind, values: kind, sampled, penalties: false };
             let engine = load(&setting.options(Way { width: 1, threads: 2, chunk: 64 }));
-            let plain = logits_by_position(&engine, setting, 1);
+            let (prompt, sampling) = (setting.prompt(), setting.sampling());
+            let plain = logits_by_position(&engine, &prompt, &sampling, 1, TOKENS);
             for width in [2, 3, 5, 8] {
-                let rounds = logits_by_position(&engine, setting, width);
-                let start = setting.prompt().len();
-                for position in start..start + TOKENS {
+                let rounds = logits_by_position(&engine, &prompt, &sampling, width, TOKENS);
+                for position in prompt.len()..prompt.len() + TOKENS {
                     assert!(plain[&position] == rounds[&position], "{setting:?} {width} at {position}");
                 }
             }
         }
     }
-}
-
-/// The bits of the logits after each token, up to the first mismatch of each round.
-fn logits_by_position(engine: &Engine, setting: Setting, width: usize) -> HashMap<usize, Vec<u32>> {
-    let prompt = setting.prompt();
-    let mut chain = Chain::new(setting.sampling(), engine.vocab_size()).unwrap();
-    let mut session = engine.session().unwrap();
-    chain.start(&prompt);
-    let (_, logits) = session.prefill(&prompt, width > 1, &mut |_, _| true).unwrap();
-    let mut anchor = session.draw_first(&logits.unwrap(), &mut chain).unwrap();
-    let mut all = HashMap::new();
-    while all.len() < TOKENS {
-        let position = session.tokens().len();
-        let round = session.round(anchor, width, &mut chain).unwrap();
-        for (row, logits) in round.logits.chunks(engine.vocab_size()).enumerate().take(round.accepted + 1) {
-            all.insert(position + row, logits.iter().map(|x| x.to_bits()).collect());
-        }
-        anchor = *round.tokens.last().unwrap();
-    }
-    all
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Tests of the engine, by what they are about.
 
+mod by_the_rule;
 mod channels;
 mod clip;
 mod distribution;
+mod encoded;
+mod encodings;
 mod exactness;
 mod faults;
 #[path = "../../../checkpoint/tests/support/gguf.rs"]

@@ -1,7 +1,7 @@
 //! Weights that stay in their files give the bits of those that are loaded.
 
+use crate::encoded::{Base, Encoded};
 use crate::gguf_writer::target;
-use crate::quantized;
 use crate::support::{Pair, copy, fresh, greedy, load, overwrite, path, request};
 use crate::synthetic::{self, Shape};
 use glimmer_encoding::{Encoding, FloatType, GgmlType};
@@ -43,9 +43,9 @@ fn same(options: &EngineOptions, prompt: &[u32], label: &str) {
 fn directories_give_the_same_bits() {
     let prompt = Pair::Nano.prompts()[0].clone();
     let drafter = Some(Source::Path(path("nano/assistant")));
-    same(&EngineOptions { drafter: drafter.clone(), ..options(&path("nano/target")) }, &prompt, "nano");
-    let quantized = quantized::nano(64);
-    same(&EngineOptions { drafter, ..options(quantized.path()) }, &prompt, "nano in 4 bits");
+    same(&EngineOptions { drafter, ..options(&path("nano/target")) }, &prompt, "nano");
+    let quantized = Encoded::new(Base::Nano, Encoding::Affine { bits: 4, group: 64, scale: FloatType::BF16 });
+    same(&quantized.options(), &prompt, "nano in 4 bits");
     // Ids that the smallest vocabulary has.
     let prompt: Vec<u32> = Pair::Tiny.prompts()[0].iter().map(|id| id % 200).collect();
     for name in ["muse-tiny-f32", "muse-tiny-mlx-lm-mixed", "muse-tiny-mlx-vlm-4bit"] {

@@ -1,10 +1,14 @@
 //! The pairs that tests run on.
 
-use glimmer_engine::sampling::Sampling;
+use glimmer_backend::{Backend, KvTypes};
+use glimmer_engine::sampling::{Chain, Sampling};
 use glimmer_engine::stops::StopRule;
 use glimmer_engine::{Engine, EngineOptions, Flow, Generation, KvType, Output, Request, Session, Source};
+use glimmer_model::muse::{MuseConfig, MuseText};
+use glimmer_model::observe::Unobserved;
 use serde_json::Value;
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 pub fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(name)
@@ -90,16 +94,22 @@ impl Pair {
 /// A copy of a checkpoint's directory, to be damaged.
 pub fn copy(name: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir(path(name)).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
-    }
+    copy_to(name, dir.path());
     dir
 }
 
+/// The same to a place that need not be there yet.
+pub fn copy_to(name: &str, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(path(name)).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
 /// Changes a JSON file of a copy.
-pub fn edit(dir: &tempfile::TempDir, file: &str, change: impl FnOnce(&mut Value)) {
-    let at = dir.path().join(file);
+pub fn edit(dir: impl AsRef<Path>, file: &str, change: impl FnOnce(&mut Value)) {
+    let at = dir.as_ref().join(file);
     let mut value = serde_json::from_slice(&std::fs::read(&at).unwrap()).unwrap();
     change(&mut value);
     std::fs::write(at, value.to_string()).unwrap();
@@ -151,4 +161,51 @@ pub fn run(session: &mut Session, request: &Request) -> Generation {
 /// What a fresh session of `engine` generates.
 pub fn fresh(engine: &Engine, request: &Request) -> Generation {
     run(&mut engine.session().unwrap(), request)
+}
+
+/// The bits of the logits after each of at least `tokens` new tokens, by position, up to the first mismatch of each round.
+pub fn logits_by_position(
+    engine: &Engine,
+    prompt: &[u32],
+    sampling: &Sampling,
+    width: usize,
+    tokens: usize,
+) -> HashMap<usize, Vec<u32>> {
+    let mut chain = Chain::new(sampling.clone(), engine.vocab_size()).unwrap();
+    let mut session = engine.session().unwrap();
+    chain.start(prompt);
+    let (_, logits) = session.prefill(prompt, width > 1, &mut |_, _| true).unwrap();
+    let mut anchor = session.draw_first(&logits.unwrap(), &mut chain).unwrap();
+    let mut all = HashMap::new();
+    while all.len() < tokens {
+        let position = session.tokens().len();
+        let round = session.round(anchor, width, &mut chain).unwrap();
+        for (row, logits) in round.logits.chunks(engine.vocab_size()).enumerate().take(round.accepted + 1) {
+            all.insert(position + row, bits(logits));
+        }
+        anchor = *round.tokens.last().unwrap();
+    }
+    all
+}
+
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+/// A text tower alone, on any backend.
+pub fn tower<B: Backend>(b: &B, target: &Source) -> MuseText<B> {
+    let checkpoint = target.open_target().unwrap();
+    let config = MuseConfig::from_checkpoint(&checkpoint).unwrap();
+    MuseText::load(b, &checkpoint, &config, &mut |_| {}).unwrap()
+}
+
+/// The logits after every one of `ids`, taken in passes of `chunk`: what the backend reads of each pass, one after the other.
+pub fn logits<B: Backend>(b: &B, tower: &MuseText<B>, ids: &[u32], chunk: usize, types: KvTypes) -> Vec<f32> {
+    let mut cache = tower.cache(b, ids.len(), chunk, types).unwrap();
+    let mut all = Vec::new();
+    for part in ids.chunks(chunk) {
+        let x = tower.forward(b, &mut cache, part, &mut Unobserved);
+        all.extend(b.read(&tower.logits(b, &x, 0..part.len(), &mut Unobserved)));
+    }
+    all
 }

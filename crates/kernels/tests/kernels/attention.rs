@@ -1,6 +1,6 @@
 //! Attention over rings of keys and values.
 
-use crate::support::{ENDS, Flush, Guarded, Random, bits, tables};
+use crate::support::{ENDS, Flush, Guarded, Random, bits, cases, tables};
 use glimmer_kernels::attention::{
     Attention, CHUNK, KvData, KvDataMut, KvLayout, Workspace, attend, store_keys, store_values,
 };
@@ -227,7 +227,7 @@ fn check(case: &Case) {
     }
 }
 
-fn cases() -> impl Strategy<Value = Case> {
+fn rings() -> impl Strategy<Value = Case> {
     let shape = (1..=3usize, prop::sample::select(vec![1usize, 2, 3, 4, 5, 8, 13, 16]), 1..=20usize);
     let cache = (prop::sample::select(vec![1usize, 16, 40, 256, 300, 700]), 1..=1500usize);
     let kinds = (prop::sample::select(KINDS.to_vec()), prop::sample::select(KINDS.to_vec()));
@@ -247,12 +247,9 @@ fn cases() -> impl Strategy<Value = Case> {
     )
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn every_ring_and_range(case in cases()) {
-        check(&case);
-    }
+#[test]
+fn every_ring_and_range() {
+    cases(48, &rings(), check);
 }
 
 #[test]

@@ -6,3 +6,4 @@ mod matmul;
 mod packed;
 mod rows;
 mod support;
+mod tile;

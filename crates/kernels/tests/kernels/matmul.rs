@@ -1,10 +1,11 @@
 //! Dense products.
 
-use crate::support::{ENDS, Guarded, Random, bits, narrow, tables};
+use crate::support::{ENDS, Guarded, Random, bits, cases, narrow, tables};
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::lanes::{BF16, Element, F16, F32};
 use glimmer_kernels::matmul::{Dense, matmul};
 use glimmer_kernels::pool::Pool;
+use proptest::prelude::*;
 
 /// Rows, outputs, inputs: around the sizes of vectors, blocks and tiles.
 const SHAPES: &[(usize, usize, usize)] = &[
@@ -24,46 +25,55 @@ const SHAPES: &[(usize, usize, usize)] = &[
     (33, 130, 65),
 ];
 
-fn check<E: Element>(dense: for<'a> fn(&'a [E::Bits]) -> Dense<'a>) {
+type AsDense<E> = for<'a> fn(&'a [<E as Element>::Bits]) -> Dense<'a>;
+
+fn check<E: Element>(dense: AsDense<E>) {
     let pools = [Pool::new(1), Pool::new(3)];
-    for (seed, &(rows, outs, k)) in SHAPES.iter().enumerate() {
-        let mut random = Random::new(seed as u64 + 1);
-        let x = random.values(rows * k);
-        let stored: Vec<E::Bits> = narrow::<E>(&random.values(outs * k));
-        let weight: Vec<f64> = stored.iter().map(|&w| E::widen(w) as f64).collect();
-        let run = |kernels: &Kernels, pool: &Pool, x: &[f32], w: &[E::Bits]| {
-            let mut out = vec![f32::NAN; x.len() / k * outs];
-            matmul(kernels, pool, x, dense(w), k, &mut out);
-            out
-        };
-        let scalar = run(tables()[0], &pools[0], &x, &stored);
-        for (i, &sum) in scalar.iter().enumerate() {
-            let (x, w) = (&x[i / outs * k..][..k], &weight[i % outs * k..][..k]);
-            let exact: f64 = x.iter().zip(w).map(|(&x, w)| x as f64 * w).sum();
-            let size: f64 = x.iter().zip(w).map(|(&x, w)| (x as f64 * w).abs()).sum();
-            // Each lane adds k / 16 products with one rounding each, and four levels of sums follow.
-            let bound = (k as f64 / 16.0 + 5.0) * f64::from(f32::EPSILON) * size;
-            assert!((sum as f64 - exact).abs() <= bound, "{rows}x{outs}x{k} at {i}: {sum} against {exact}");
+    for (seed, &shape) in SHAPES.iter().enumerate() {
+        check_shape::<E>(dense, &pools, shape, seed as u64 + 1);
+    }
+    cases(64, &((1..=20usize, 1..=70usize, 1..=300usize), any::<u64>()), |&(shape, seed)| {
+        check_shape::<E>(dense, &pools, shape, seed);
+    });
+}
+
+fn check_shape<E: Element>(dense: AsDense<E>, pools: &[Pool], (rows, outs, k): (usize, usize, usize), seed: u64) {
+    let mut random = Random::new(seed);
+    let x = random.values(rows * k);
+    let stored: Vec<E::Bits> = narrow::<E>(&random.values(outs * k));
+    let weight: Vec<f64> = stored.iter().map(|&w| E::widen(w) as f64).collect();
+    let run = |kernels: &Kernels, pool: &Pool, x: &[f32], w: &[E::Bits]| {
+        let mut out = vec![f32::NAN; x.len() / k * outs];
+        matmul(kernels, pool, x, dense(w), k, &mut out);
+        out
+    };
+    let scalar = run(tables()[0], &pools[0], &x, &stored);
+    for (i, &sum) in scalar.iter().enumerate() {
+        let (x, w) = (&x[i / outs * k..][..k], &weight[i % outs * k..][..k]);
+        let exact: f64 = x.iter().zip(w).map(|(&x, w)| x as f64 * w).sum();
+        let size: f64 = x.iter().zip(w).map(|(&x, w)| (x as f64 * w).abs()).sum();
+        // Each lane adds k / 16 products with one rounding each, and four levels of sums follow.
+        let bound = (k as f64 / 16.0 + 5.0) * f64::from(f32::EPSILON) * size;
+        assert!((sum as f64 - exact).abs() <= bound, "{rows}x{outs}x{k} at {i}: {sum} against {exact}");
+    }
+    for kernels in tables() {
+        let isa = kernels.isa();
+        for end in ENDS {
+            let (x, w) = (Guarded::new(&x, end), Guarded::new(&stored, end));
+            let mut out = Guarded::new(&vec![f32::NAN; rows * outs], end);
+            for pool in pools {
+                matmul(kernels, pool, &x, dense(&w), k, &mut out);
+                assert!(bits(&out) == bits(&scalar), "{isa} {rows}x{outs}x{k} {end:?}");
+            }
         }
-        for kernels in tables() {
-            let isa = kernels.isa();
-            for end in ENDS {
-                let (x, w) = (Guarded::new(&x, end), Guarded::new(&stored, end));
-                let mut out = Guarded::new(&vec![f32::NAN; rows * outs], end);
-                for pool in &pools {
-                    matmul(kernels, pool, &x, dense(&w), k, &mut out);
-                    assert!(bits(&out) == bits(&scalar), "{isa} {rows}x{outs}x{k} {end:?}");
-                }
-            }
-            // A row alone, and in any company, is the same row.
-            for row in 0..rows {
-                let alone = run(kernels, &pools[0], &x[row * k..(row + 1) * k], &stored);
-                assert!(bits(&alone) == bits(&scalar[row * outs..(row + 1) * outs]), "{isa} row {row} alone");
-            }
-            for first in 0..rows {
-                let tail = run(kernels, &pools[0], &x[first * k..], &stored);
-                assert!(bits(&tail) == bits(&scalar[first * outs..]), "{isa} rows from {first}");
-            }
+        // A row alone, and in any company, is the same row.
+        for row in 0..rows {
+            let alone = run(kernels, &pools[0], &x[row * k..(row + 1) * k], &stored);
+            assert!(bits(&alone) == bits(&scalar[row * outs..(row + 1) * outs]), "{isa} row {row} alone");
+        }
+        for first in 0..rows {
+            let tail = run(kernels, &pools[0], &x[first * k..], &stored);
+            assert!(bits(&tail) == bits(&scalar[first * outs..]), "{isa} rows from {first}");
         }
     }
 }

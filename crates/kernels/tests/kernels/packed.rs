@@ -1,32 +1,25 @@
 //! Products of packed quantized weights with 8-bit activations.
 
-use crate::support::{Random, bits, tables};
+use crate::support::{ENDS, Guarded, Random, bits, cases, tables};
 use glimmer_encoding::{Encoding, FloatType, GgmlType, Parts, WeightView};
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::packed::activations::sums_at;
 use glimmer_kernels::packed::{Activations, Packed, Product, matmul};
 use glimmer_kernels::pool::Pool;
 use half::{bf16, f16};
+use proptest::prelude::*;
 
-const ENCODINGS: &[Encoding] = &[
-    Encoding::Ggml(GgmlType::Q4K),
-    Encoding::Ggml(GgmlType::Q5K),
-    Encoding::Ggml(GgmlType::Q6K),
-    Encoding::Ggml(GgmlType::Q4_0),
-    Encoding::Ggml(GgmlType::Q8_0),
-    Encoding::MxFp4,
-    Encoding::NvFp4,
-    Encoding::Affine { bits: 2, group: 64, scale: FloatType::BF16 },
-    Encoding::Affine { bits: 3, group: 128, scale: FloatType::F16 },
-    Encoding::Affine { bits: 4, group: 32, scale: FloatType::F16 },
-    Encoding::Affine { bits: 4, group: 64, scale: FloatType::BF16 },
-    Encoding::Affine { bits: 4, group: 128, scale: FloatType::BF16 },
-    Encoding::Affine { bits: 5, group: 64, scale: FloatType::F16 },
-    Encoding::Affine { bits: 6, group: 32, scale: FloatType::BF16 },
-    Encoding::Affine { bits: 8, group: 64, scale: FloatType::F16 },
-];
+/// Every encoding that has a packed layout.
+fn encodings() -> Vec<Encoding> {
+    let affine = |bits| {
+        let groups = [32, 64, 128].into_iter().flat_map(|group| [(group, FloatType::F16), (group, FloatType::BF16)]);
+        groups.map(move |(group, scale)| Encoding::Affine { bits, group, scale })
+    };
+    let all = GgmlType::ALL.map(Encoding::Ggml).into_iter().chain([Encoding::MxFp4, Encoding::MxFp8, Encoding::NvFp4]);
+    all.chain([2, 3, 4, 5, 6, 8].into_iter().flat_map(affine)).filter(|&e| Packed::exists(e)).collect()
+}
 
-/// A weight of random bits with moderate scales.
+/// A weight of any bits with moderate scales.
 struct Stored {
     encoding: Encoding,
     shape: [usize; 2],
@@ -35,13 +28,15 @@ struct Stored {
     biases: Vec<u8>,
 }
 
-/// How the codes are chosen.
+/// How the bytes of codes are chosen.
 #[derive(Clone, Copy, Debug)]
 enum Codes {
     Random,
-    Ones,
-    Zeros,
+    /// All the same: the largest and the smallest code, and the ends of signed ones and of signed sub-scales.
+    All(u8),
 }
+
+const CODES: [Codes; 5] = [Codes::Random, Codes::All(0xff), Codes::All(0), Codes::All(0x80), Codes::All(0x7f)];
 
 impl Stored {
     fn new(encoding: Encoding, outs: usize, k: usize, codes: Codes, seed: u64) -> Self {
@@ -50,10 +45,13 @@ impl Stored {
         let mut bytes: Vec<u8> = (0..sizes.codes)
             .map(|_| match codes {
                 Codes::Random => random.next() as u8,
-                Codes::Ones => 0xff,
-                Codes::Zeros => 0,
+                Codes::All(byte) => byte,
             })
             .collect();
+        if encoding == Encoding::MxFp8 {
+            // Any code but those that are no numbers.
+            bytes.iter_mut().filter(|code| **code & 0x7f == 0x7f).for_each(|code| *code -= 1);
+        }
         let small = |random: &mut Random| f16::from_f32(0.01 * random.value()).to_le_bytes();
         match encoding {
             Encoding::Ggml(kind) => {
@@ -117,83 +115,120 @@ fn rounded(x: &[f32], k: usize) -> Activations {
     Activations::quantize(tables()[0], &Pool::new(1), x, k)
 }
 
-fn run(kernels: &Kernels, threads: usize, x: &[f32], k: usize, weight: &Packed) -> Vec<f32> {
-    let pool = Pool::new(threads);
-    let activations = Activations::quantize(kernels, &pool, x, k);
+fn run(kernels: &Kernels, pool: &Pool, x: &[f32], k: usize, weight: &Packed) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.len() / k * weight.outs()];
-    matmul(kernels, &pool, &activations, &mut [Product { weight, out: &mut out }]);
+    multiply(kernels, pool, x, k, weight, &mut out);
     out
 }
 
-/// Activations with all extremes: zeros, one spike, equal magnitudes.
+fn multiply(kernels: &Kernels, pool: &Pool, x: &[f32], k: usize, weight: &Packed, out: &mut [f32]) {
+    let activations = Activations::quantize(kernels, pool, x, k);
+    matmul(kernels, pool, &activations, &mut [Product { weight, out }]);
+}
+
+/// Activations with all extremes: zeros, one spike, equal magnitudes, whose codes are all 127 or -127, of either sign or of one.
 fn activations(rows: usize, k: usize, seed: u64) -> Vec<f32> {
     let mut random = Random::new(seed);
     let mut x = random.values(rows * k);
     for (row, x) in x.chunks_exact_mut(k).enumerate() {
-        match row % 4 {
+        match (row + seed as usize) % 8 {
             1 => x.iter_mut().for_each(|x| *x = x.signum()),
             2 => x[..k.min(40)].fill(0.0),
             3 => x[k - 1] = 1e4,
+            4 => x.fill(1.5),
+            5 => x.fill(-1.5),
+            // What is centred has one sign, what is not the other.
+            6 => x.iter_mut().enumerate().for_each(|(i, x)| *x = if i / 4 % 2 == 0 { 0.5 } else { -0.5 }),
+            7 if row % 2 == 1 => x.fill(0.0),
             _ => {}
         }
     }
     x
 }
 
-#[test]
-fn products_are_right_and_the_same_everywhere() {
-    for &encoding in ENCODINGS {
-        let block = encoding.block();
-        for (rows, outs, k) in
-            [(1, 16, 256), (1, 5, 512), (3, 33, 256), (4, 16, 768), (5, 40, 512), (9, 17, 1024), (17, 31, 256)]
-        {
-            // Encodings whose groups are shorter have a last block that is not full.
-            let k = if block < 256 { k + block } else { k };
-            for codes in [Codes::Random, Codes::Ones, Codes::Zeros] {
-                let stored = Stored::new(encoding, outs, k, codes, (rows * outs + k) as u64);
-                let x = activations(rows, k, 7);
-                let packed = stored.packed(16 * (1 + rows % 2));
-                let scalar = run(tables()[0], 1, &x, k, &packed);
+/// A weight (outs, k) of an encoding, and rows of activations.
+#[derive(Clone, Debug)]
+struct Case {
+    encoding: Encoding,
+    rows: usize,
+    outs: usize,
+    k: usize,
+    codes: Codes,
+    seed: u64,
+}
 
-                // What the rule says: codes of activations times decoded weights.
-                let weight: Vec<f64> = stored.view().to_f32().iter().map(|&w| w as f64).collect();
-                let rounded = rounded(&x, k);
-                for (i, &ours) in scalar.iter().enumerate() {
-                    let (row, out) = (i / outs, i % outs);
-                    let (mut exact, mut size) = (0.0, 0.0);
-                    for input in 0..k {
-                        let group = &rounded.of_rows(input / 256)[row];
-                        let a = group.codes[input % 256] as f64 * group.scale as f64;
-                        let w = weight[out * k + input];
-                        exact += a * w;
-                        size += (a * w).abs();
-                    }
-                    // Differences of large sums, a few roundings for each block.
-                    let scale = size.max(weight[out * k..(out + 1) * k].iter().map(|w| w.abs()).sum::<f64>() * 1e-6);
-                    let bound = 2e-6 * (scale * 8.0 + exact.abs()) + 1e-9;
-                    assert!(
-                        (ours as f64 - exact).abs() <= bound,
-                        "{encoding} {codes:?} {rows}x{outs}x{k} at {i}: {ours} against {exact}"
-                    );
+impl Case {
+    fn check(&self, pools: &[Pool]) {
+        let Case { encoding, rows, outs, k, codes, seed } = *self;
+        let stored = Stored::new(encoding, outs, k, codes, seed);
+        let x = activations(rows, k, seed);
+        let packed = stored.packed(16 * (1 + rows % 2));
+        let scalar = run(tables()[0], &pools[0], &x, k, &packed);
+        self.check_rule(&stored, &x, &scalar);
+        for kernels in tables() {
+            let isa = kernels.isa();
+            for pool in pools {
+                for end in ENDS {
+                    let x = Guarded::new(&x, end);
+                    let mut out = Guarded::new(&vec![f32::NAN; rows * outs], end);
+                    multiply(kernels, pool, &x, k, &packed, &mut out);
+                    assert!(bits(&out) == bits(&scalar), "{isa}, {} threads, {end:?}: {self:?}", pool.threads());
                 }
-                for kernels in tables() {
-                    for threads in [1, 3] {
-                        let out = run(kernels, threads, &x, k, &packed);
-                        assert!(
-                            bits(&out) == bits(&scalar),
-                            "{encoding} {codes:?} {} {rows}x{outs}x{k}",
-                            kernels.isa()
-                        );
-                    }
-                    for row in 0..rows {
-                        let alone = run(kernels, 1, &x[row * k..(row + 1) * k], k, &packed);
-                        let expected = &scalar[row * outs..(row + 1) * outs];
-                        assert!(bits(&alone) == bits(expected), "{encoding} {} row {row} alone", kernels.isa());
-                    }
-                }
+            }
+            for row in 0..rows {
+                let alone = run(kernels, &pools[0], &x[row * k..(row + 1) * k], k, &packed);
+                assert!(bits(&alone) == bits(&scalar[row * outs..(row + 1) * outs]), "{isa} row {row} alone: {self:?}");
             }
         }
     }
+
+    /// What the rule says: codes of activations times decoded weights.
+    fn check_rule(&self, stored: &Stored, x: &[f32], ours: &[f32]) {
+        let Case { outs, k, .. } = *self;
+        let weight: Vec<f64> = stored.view().to_f32().iter().map(|&w| w as f64).collect();
+        let rounded = rounded(x, k);
+        for (i, &ours) in ours.iter().enumerate() {
+            let (row, out) = (i / outs, i % outs);
+            let (mut exact, mut size) = (0.0, 0.0);
+            for input in 0..k {
+                let group = &rounded.of_rows(input / 256)[row];
+                let a = group.codes[input % 256] as f64 * group.scale as f64;
+                let w = weight[out * k + input];
+                exact += a * w;
+                size += (a * w).abs();
+            }
+            // Differences of large sums, a few roundings for each block.
+            let scale = size.max(weight[out * k..(out + 1) * k].iter().map(|w| w.abs()).sum::<f64>() * 1e-6);
+            let bound = 2e-6 * (scale * 8.0 + exact.abs()) + 1e-9;
+            assert!((ours as f64 - exact).abs() <= bound, "{self:?} at {i}: {ours} against {exact}");
+        }
+    }
+}
+
+#[test]
+fn every_encoding_with_extreme_codes() {
+    let pools = [Pool::new(1), Pool::new(3)];
+    for encoding in encodings() {
+        let block = encoding.block();
+        for (i, codes) in CODES.into_iter().enumerate() {
+            let (rows, outs, k) = [(8, 33, 256), (1, 16, 768), (9, 5, 512), (4, 17, 1024), (5, 31, 256)][i];
+            // Encodings whose blocks are shorter have a last group that is not full.
+            let k = if block < 256 { k + block } else { k };
+            Case { encoding, rows, outs, k, codes, seed: (rows * outs + k) as u64 }.check(&pools);
+        }
+    }
+}
+
+#[test]
+fn every_shape() {
+    let pools = [Pool::new(1), Pool::new(3)];
+    let shape = (1..=18usize, 1..=50usize, 1..=40usize);
+    let of = (prop::sample::select(encodings()), prop::sample::select(CODES.to_vec()), any::<u64>());
+    let case = (shape, of).prop_map(|((rows, outs, blocks), (encoding, codes, seed))| {
+        let k = (encoding.block() * blocks).min(1280 / encoding.block() * encoding.block());
+        Case { encoding, rows, outs, k, codes, seed }
+    });
+    cases(64, &case, |case| case.check(&pools));
 }
 
 #[test]
@@ -201,8 +236,8 @@ fn several_products_of_one_input_are_each_as_alone() {
     let k = 512;
     let weights: Vec<Packed> = [40, 16, 5, 100]
         .into_iter()
-        .zip([0, 2, 6, 0])
-        .map(|(outs, i)| Stored::new(ENCODINGS[i], outs, k, Codes::Random, outs as u64).packed(16))
+        .zip([GgmlType::Q4K, GgmlType::Q6K, GgmlType::Q8_0, GgmlType::Q4K].map(Encoding::Ggml))
+        .map(|(outs, encoding)| Stored::new(encoding, outs, k, Codes::Random, outs as u64).packed(16))
         .collect();
     for rows in [1, 3, 150] {
         let x = activations(rows, k, 3);
@@ -213,7 +248,11 @@ fn several_products_of_one_input_are_each_as_alone() {
             let mut products: Vec<Product<'_>> = products.map(|(weight, out)| Product { weight, out }).collect();
             matmul(kernels, &pool, &Activations::quantize(kernels, &pool, &x, k), &mut products);
             for (weight, out) in weights.iter().zip(&outs) {
-                assert!(bits(out) == bits(&run(tables()[0], 1, &x, k, weight)), "{rows} rows on {}", kernels.isa());
+                assert!(
+                    bits(out) == bits(&run(tables()[0], &Pool::new(1), &x, k, weight)),
+                    "{rows} rows on {}",
+                    kernels.isa()
+                );
             }
         }
     }
@@ -259,12 +298,41 @@ fn activations_round_to_nearest_even_and_keep_their_sums() {
         assert_eq!(round(&[0.0; 5]).of_rows(0)[0].scale, 0.0);
         // Too small for the reciprocal of the scale to be finite.
         assert!(round(&[1e-42, 0.0, -1e-42]).of_rows(0)[0].scale.is_finite());
-        // The same codes, scale and sums on every instruction set.
-        let x = activations(3, 777, 5);
-        let (ours, oracle) = (Activations::quantize(kernels, &Pool::new(2), &x, 777), rounded(&x, 777));
-        for number in 0..4 {
-            for (ours, oracle) in ours.of_rows(number).iter().zip(oracle.of_rows(number)) {
-                assert_eq!(format!("{ours:?}"), format!("{oracle:?}"), "{}", kernels.isa());
+    }
+}
+
+/// The same codes, scale and sums on every instruction set, of rows that end in unreadable pages.
+#[test]
+fn activations_round_to_the_same_bits_everywhere() {
+    let pools = [Pool::new(1), Pool::new(3)];
+    let case = (prop::sample::select(vec![1usize, 2, 5, 70]), 1..=600usize, any::<u64>());
+    cases(64, &case, |&(rows, k, seed)| {
+        let x = activations(rows, k, seed);
+        let oracle = rounded(&x, k);
+        check_rounding(&x, k, &oracle);
+        for kernels in tables() {
+            for (end, pool) in ENDS.into_iter().zip(&pools) {
+                let ours = Activations::quantize(kernels, pool, &Guarded::new(&x, end), k);
+                for number in 0..k.div_ceil(256) {
+                    for (ours, oracle) in ours.of_rows(number).iter().zip(oracle.of_rows(number)) {
+                        assert_eq!(format!("{ours:?}"), format!("{oracle:?}"), "{} {rows}x{k}", kernels.isa());
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// Codes and scales as the rule has them, restated.
+fn check_rounding(x: &[f32], k: usize, ours: &Activations) {
+    for (row, x) in x.chunks_exact(k).enumerate() {
+        for (number, x) in x.chunks(256).enumerate() {
+            let group = &ours.of_rows(number)[row];
+            let max = x.iter().fold(0f32, |max, x| max.max(x.abs()));
+            assert_eq!(group.scale.to_bits(), (max / 127.0).to_bits(), "row {row}, group {number}");
+            for (i, &code) in group.codes.iter().enumerate() {
+                let x = x.get(i).filter(|_| max > 0.0).map_or(0.0, |x| x * (127.0 / max));
+                assert_eq!(f32::from(code), x.round_ties_even(), "row {row}, group {number}, input {i}");
             }
         }
     }

@@ -1,10 +1,11 @@
 //! Norms, rotations and functions of single elements.
 
-use crate::support::{ENDS, Guarded, Random, bits, tables};
+use crate::support::{ENDS, Guarded, Random, bits, cases, tables};
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::pool::Pool;
 use glimmer_kernels::rope::Rotation;
 use glimmer_kernels::rows;
+use proptest::prelude::*;
 
 /// A kernel under test: x (rows, cols) in place, with a second operand of the same shape.
 type Kernel = fn(&Kernels, &Pool, &mut [f32], &[f32], usize);
@@ -32,42 +33,46 @@ const ELEMENTWISE: &[(&str, Kernel, Oracle, f64)] = &[
 #[test]
 fn every_element_is_right_and_the_same_everywhere() {
     let pools = [Pool::new(1), Pool::new(3)];
+    for shape in [(1, 1), (2, 3), (3, 15), (1, 16), (4, 17), (2, 31), (3, 48), (5, 100), (70, 600)] {
+        check(&pools, shape, shape.1 as u64);
+    }
+    cases(64, &((1..=5usize, 1..=130usize), any::<u64>()), |&(shape, seed)| check(&pools, shape, seed));
+}
+
+fn check(pools: &[Pool], (rows, cols): (usize, usize), seed: u64) {
     for (name, kernel, oracle, tolerance) in ELEMENTWISE {
-        for (rows, cols) in [(1, 1), (2, 3), (3, 15), (1, 16), (4, 17), (2, 31), (3, 48), (5, 100), (70, 600)] {
-            let mut random = Random::new(cols as u64);
-            let (mut x, mut y) = (random.values(rows * cols), random.values(rows * cols));
-            // Far out on both sides, and where the functions turn.
-            for (i, far) in [0.0, -0.0, 30.0, -30.0, 95.0, -95.0, 300.0, -300.0, 1e-20, 0.625].into_iter().enumerate() {
-                if i < x.len() {
-                    (x[i], y[i]) = (far, -far);
+        let mut random = Random::new(seed);
+        let (mut x, mut y) = (random.values(rows * cols), random.values(rows * cols));
+        // Far out on both sides, and where the functions turn.
+        for (i, far) in [0.0, -0.0, 30.0, -30.0, 95.0, -95.0, 300.0, -300.0, 1e-20, 0.625].into_iter().enumerate() {
+            if i < x.len() {
+                (x[i], y[i]) = (far, -far);
+            }
+        }
+        let mut scalar = x.clone();
+        kernel(tables()[0], &pools[0], &mut scalar, &y, cols);
+        for (row, out) in scalar.chunks(cols).enumerate() {
+            let wide = |v: &[f32]| -> Vec<f64> { v[row * cols..(row + 1) * cols].iter().map(|&x| x as f64).collect() };
+            let (x, y) = (wide(&x), wide(&y));
+            for (i, &ours) in out.iter().enumerate() {
+                let exact = oracle(&x, &y, i);
+                let error = (ours as f64 - exact).abs();
+                assert!(error <= tolerance * exact.abs() + 1e-30, "{name} {cols} at {i}: {ours} against {exact}");
+            }
+        }
+        for kernels in tables() {
+            for end in ENDS {
+                for pool in pools {
+                    let (mut x, y) = (Guarded::new(&x, end), Guarded::new(&y, end));
+                    kernel(kernels, pool, &mut x, &y, cols);
+                    assert!(bits(&x) == bits(&scalar), "{name} {} {rows}x{cols} {end:?}", kernels.isa());
                 }
             }
-            let mut scalar = x.clone();
-            kernel(tables()[0], &pools[0], &mut scalar, &y, cols);
-            for (row, out) in scalar.chunks(cols).enumerate() {
-                let wide =
-                    |v: &[f32]| -> Vec<f64> { v[row * cols..(row + 1) * cols].iter().map(|&x| x as f64).collect() };
-                let (x, y) = (wide(&x), wide(&y));
-                for (i, &ours) in out.iter().enumerate() {
-                    let exact = oracle(&x, &y, i);
-                    let error = (ours as f64 - exact).abs();
-                    assert!(error <= tolerance * exact.abs() + 1e-30, "{name} {cols} at {i}: {ours} against {exact}");
-                }
-            }
-            for kernels in tables() {
-                for end in ENDS {
-                    for pool in &pools {
-                        let (mut x, y) = (Guarded::new(&x, end), Guarded::new(&y, end));
-                        kernel(kernels, pool, &mut x, &y, cols);
-                        assert!(bits(&x) == bits(&scalar), "{name} {} {rows}x{cols} {end:?}", kernels.isa());
-                    }
-                }
-                for row in 0..rows {
-                    let part = row * cols..(row + 1) * cols;
-                    let mut alone = x[part.clone()].to_vec();
-                    kernel(kernels, &pools[0], &mut alone, &y[part.clone()], cols);
-                    assert!(bits(&alone) == bits(&scalar[part]), "{name} {} row {row} alone", kernels.isa());
-                }
+            for row in 0..rows {
+                let part = row * cols..(row + 1) * cols;
+                let mut alone = x[part.clone()].to_vec();
+                kernel(kernels, &pools[0], &mut alone, &y[part.clone()], cols);
+                assert!(bits(&alone) == bits(&scalar[part]), "{name} {} row {row} alone", kernels.isa());
             }
         }
     }
@@ -108,8 +113,8 @@ fn what_is_not_a_number_stays_what_it_is() {
 
 #[test]
 fn norm_weights_multiply() {
-    for cols in [1, 16, 17, 40] {
-        let mut random = Random::new(cols as u64);
+    cases(64, &(1..=70usize, any::<u64>()), |&(cols, seed)| {
+        let mut random = Random::new(seed);
         let (x, weight) = (random.values(3 * cols), random.values(cols));
         for kernels in tables() {
             for end in ENDS {
@@ -121,41 +126,47 @@ fn norm_weights_multiply() {
                 assert!(bits(&weighted) == bits(&expected), "{} {cols}", kernels.isa());
             }
         }
-    }
+    });
 }
 
 #[test]
 fn rotations_turn_pairs_of_halves() {
     for (heads, head_dim, start) in [(1, 2, 0), (3, 6, 5), (2, 32, 131_000), (4, 34, 77), (2, 128, 2047)] {
-        let (count, cols) = (4, heads * head_dim);
-        let theta = 500_000.0;
-        let rotation = Rotation::new(start..start + count, head_dim, theta);
-        let x = Random::new(9).values(count * cols);
-        let mut scalar = x.clone();
-        rows::rope(tables()[0], &Pool::new(1), &mut scalar, cols, &rotation);
-        for (i, &ours) in scalar.iter().enumerate() {
-            let (row, head, d) = (i / cols, i % cols / head_dim, i % head_dim);
-            let (half, j) = (head_dim / 2, d % (head_dim / 2));
-            // The reference rounds frequency and angle to f32.
-            let frequency = 1.0 / theta.powf(2.0 * j as f64 / head_dim as f64) as f32;
-            let angle = ((start + row) as f32 * frequency) as f64;
-            let at = row * cols + head * head_dim + j;
-            let (a, b) = (x[at] as f64, x[at + half] as f64);
-            let exact = if d < half { a * angle.cos() - b * angle.sin() } else { b * angle.cos() + a * angle.sin() };
-            assert!((ours as f64 - exact).abs() < 2e-6, "{heads}x{head_dim} at {i}: {ours} against {exact}");
+        check_rotation(heads, head_dim, start);
+    }
+    let shape = (1..=4usize, 1..=70usize, 0..=131_072usize);
+    cases(64, &shape, |&(heads, half, start)| check_rotation(heads, 2 * half, start));
+}
+
+fn check_rotation(heads: usize, head_dim: usize, start: usize) {
+    let (count, cols) = (4, heads * head_dim);
+    let theta = 500_000.0;
+    let rotation = Rotation::new(start..start + count, head_dim, theta);
+    let x = Random::new(9).values(count * cols);
+    let mut scalar = x.clone();
+    rows::rope(tables()[0], &Pool::new(1), &mut scalar, cols, &rotation);
+    for (i, &ours) in scalar.iter().enumerate() {
+        let (row, head, d) = (i / cols, i % cols / head_dim, i % head_dim);
+        let (half, j) = (head_dim / 2, d % (head_dim / 2));
+        // The reference rounds frequency and angle to f32.
+        let frequency = 1.0 / theta.powf(2.0 * j as f64 / head_dim as f64) as f32;
+        let angle = ((start + row) as f32 * frequency) as f64;
+        let at = row * cols + head * head_dim + j;
+        let (a, b) = (x[at] as f64, x[at + half] as f64);
+        let exact = if d < half { a * angle.cos() - b * angle.sin() } else { b * angle.cos() + a * angle.sin() };
+        assert!((ours as f64 - exact).abs() < 2e-6, "{heads}x{head_dim} at {i}: {ours} against {exact}");
+    }
+    for kernels in tables() {
+        for end in ENDS {
+            let mut turned = Guarded::new(&x, end);
+            rows::rope(kernels, &Pool::new(2), &mut turned, cols, &rotation);
+            assert!(bits(&turned) == bits(&scalar), "{} {heads}x{head_dim}", kernels.isa());
         }
-        for kernels in tables() {
-            for end in ENDS {
-                let mut turned = Guarded::new(&x, end);
-                rows::rope(kernels, &Pool::new(2), &mut turned, cols, &rotation);
-                assert!(bits(&turned) == bits(&scalar), "{} {heads}x{head_dim}", kernels.isa());
-            }
-            for row in 0..count {
-                let mut alone = x[row * cols..(row + 1) * cols].to_vec();
-                let rotation = Rotation::new(start + row..start + row + 1, head_dim, theta);
-                rows::rope(kernels, &Pool::new(1), &mut alone, cols, &rotation);
-                assert!(bits(&alone) == bits(&scalar[row * cols..(row + 1) * cols]));
-            }
+        for row in 0..count {
+            let mut alone = x[row * cols..(row + 1) * cols].to_vec();
+            let rotation = Rotation::new(start + row..start + row + 1, head_dim, theta);
+            rows::rope(kernels, &Pool::new(1), &mut alone, cols, &rotation);
+            assert!(bits(&alone) == bits(&scalar[row * cols..(row + 1) * cols]));
         }
     }
 }

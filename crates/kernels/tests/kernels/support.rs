@@ -3,6 +3,9 @@
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::isa::Isa;
 use glimmer_kernels::lanes::Element;
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 
 /// Which end of the slice touches an unreadable page.
@@ -108,4 +111,20 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
 
 pub fn narrow<E: Element>(values: &[f32]) -> Vec<E::Bits> {
     values.iter().map(|&x| E::narrow(x)).collect()
+}
+
+/// Checks `count` values of a strategy, always the same ones, and says which is the smallest that fails.
+pub fn cases<S: Strategy>(count: u32, strategy: &S, check: impl Fn(&S::Value))
+where
+    S::Value: Debug,
+{
+    let config = Config { cases: count, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]));
+    let result = runner.run(strategy, |value| {
+        check(&value);
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
 }
