@@ -36,7 +36,8 @@ impl Record {
             cpu_model().unwrap_or_default(),
             settings.threads.to_string(),
             settings.isa.to_string(),
-            settings.model.clone(),
+            // Its name alone: a record is for others too, and where a file lies is not their business.
+            Path::new(&settings.model).file_name().unwrap_or_default().to_string_lossy().into_owned(),
             measured.shape.clone(),
             settings.encoding.clone(),
             settings.activations.clone(),
