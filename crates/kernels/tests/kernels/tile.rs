@@ -150,7 +150,9 @@ fn verbs_give_the_same_bits_and_stay_where_they_belong() {
                 check("avx512", isa::Avx512::detect().map(|t| stored(t, &memory, end)));
             }
             #[cfg(target_arch = "aarch64")]
-            check("neon", isa::Neon::detect().map(|t| stored(t, &memory, end)));
+            check("neon", isa::Neon::<false>::detect().map(|t| stored(t, &memory, end)));
+            #[cfg(target_arch = "aarch64")]
+            check("i8mm", isa::Neon::<true>::detect().map(|t| stored(t, &memory, end)));
         }
     }
 }
