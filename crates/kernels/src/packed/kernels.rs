@@ -405,9 +405,9 @@ fn grouped_rows<T: Tile, R: Read, G: Group, const N: usize>(
         for (half, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
             let at = 2 * s + half;
             if R::BITS > 6 {
-                t.dot16_bytes_rows(&mut sums, codes, x, 16 * at);
+                t.dot16_rows::<8, N>(&mut sums, codes, x, 16 * at);
             } else {
-                t.dot16_rows(&mut sums, codes, x, 16 * at);
+                t.dot16_rows::<6, N>(&mut sums, codes, x, 16 * at);
             }
             if !(16 * (at + 1)).is_multiple_of(G::GROUP) {
                 continue;

@@ -18,8 +18,6 @@ pub const BLOCK: usize = 256;
 pub(super) const NIBBLES: usize = BLOCK * TILE_ROWS / 2;
 /// Bytes of a plane of two bits per code.
 pub(super) const PAIRS: usize = NIBBLES / 2;
-/// Bytes of a plane of one bit per code.
-pub(super) const ONES: usize = NIBBLES / 4;
 
 /// How the codes of a block lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,16 +39,21 @@ pub enum Codes {
 }
 
 impl Codes {
+    /// Bits that a code is stored in.
+    pub(super) const fn bits(self) -> usize {
+        match self {
+            Codes::Two => 2,
+            Codes::Three => 3,
+            Codes::Four | Codes::Fp4 => 4,
+            Codes::Five => 5,
+            Codes::Six => 6,
+            Codes::Eight => 8,
+        }
+    }
+
     /// Bytes of the codes of a block of a tile.
     pub(super) const fn bytes(self) -> usize {
-        match self {
-            Codes::Two => PAIRS,
-            Codes::Three => PAIRS + ONES,
-            Codes::Four | Codes::Fp4 => NIBBLES,
-            Codes::Five => NIBBLES + ONES,
-            Codes::Six => NIBBLES + PAIRS,
-            Codes::Eight => 2 * NIBBLES,
-        }
+        BLOCK * TILE_ROWS / 8 * self.bits()
     }
 }
 
@@ -74,7 +77,7 @@ pub enum Scale {
 
 impl Scale {
     /// Bytes for one row and group.
-    const fn bytes(self) -> usize {
+    pub(super) const fn bytes(self) -> usize {
         match self {
             Scale::BiasedF16 | Scale::BiasedBF16 => 4,
             Scale::F16 { .. } => 2,

@@ -1,6 +1,6 @@
 //! Packing: from the rows of a file to tiles.
 
-use super::layout::{BLOCK, Codes, Kind, Scale, put_codes};
+use super::layout::{BLOCK, Kind, put_codes};
 use super::tile::{LINE, TILE_ROWS};
 use crate::memory::Buffer;
 use glimmer_encoding::{Encoding, GgmlType, Parts, WeightView, unpack_codes};
@@ -188,25 +188,18 @@ fn q6_k(from: &[u8], row: usize, header: &mut [u8], codes: &mut [u8; BLOCK]) {
 /// Encodings that keep scales and biases apart from codes, which are one stream of bits.
 fn grouped(kind: Kind, parts: Parts<'_>, number: usize, row: usize, header: &mut [u8], codes: &mut [u8; BLOCK]) {
     let Kind::Grouped { codes: form, group, scale } = kind else { return };
-    let bits = match form {
-        Codes::Two => 2,
-        Codes::Three => 3,
-        Codes::Four | Codes::Fp4 => 4,
-        Codes::Five => 5,
-        Codes::Six => 6,
-        Codes::Eight => 8,
-    };
+    let bits = form.bits();
     let per_block = BLOCK / 8 * bits;
     let from = &parts.codes[number * per_block..parts.codes.len().min((number + 1) * per_block)];
     unpack_codes(bits as u8, from, &mut codes[..from.len() * 8 / bits]);
-    let size = if matches!(scale, Scale::E8M0 | Scale::E4M3) { 1 } else { 2 };
-    let first = number * (BLOCK / group);
-    let scales = parts.scales.chunks_exact(size).skip(first).take(BLOCK / group);
-    for (g, scale) in scales.enumerate() {
-        let stride = if parts.biases.is_empty() { size } else { 2 * size } * TILE_ROWS;
+    // A bias is as long as its scale.
+    let stride = scale.bytes() * TILE_ROWS;
+    let size = if parts.biases.is_empty() { scale.bytes() } else { scale.bytes() / 2 };
+    let groups = BLOCK / group;
+    for (g, scale) in parts.scales.chunks_exact(size).skip(number * groups).take(groups).enumerate() {
         put(header, g * stride + size * row, scale);
-        if let Some(bias) = parts.biases.chunks_exact(size).nth(first + g) {
-            put(header, g * stride + size * (TILE_ROWS + row), bias);
-        }
+    }
+    for (g, bias) in parts.biases.chunks_exact(size).skip(number * groups).take(groups).enumerate() {
+        put(header, g * stride + size * (TILE_ROWS + row), bias);
     }
 }

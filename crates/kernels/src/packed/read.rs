@@ -5,8 +5,10 @@ use super::tile::{LINE, Tile};
 
 /// One way that codes lie in a block ([`Codes`]).
 pub(super) trait Read {
+    /// How they lie.
+    const CODES: Codes;
     /// Bytes of the codes of a block of a tile.
-    const BYTES: usize;
+    const BYTES: usize = Self::CODES.bytes();
     /// Bits of a code.
     const BITS: u32;
     /// The codes of inputs 32 s .. 32 s + 32: eight inputs of the two halves of the rows by turns.
@@ -29,7 +31,7 @@ pub(super) fn line(bytes: &[u8], at: usize) -> &[u8; LINE] {
 }
 
 impl Read for Two {
-    const BYTES: usize = Codes::Two.bytes();
+    const CODES: Codes = Codes::Two;
     const BITS: u32 = 2;
     #[inline(always)]
     fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
@@ -64,7 +66,7 @@ fn with_ones<T: Tile, const TO: i32>(t: T, low: [T::Codes; 8], ones: T::Codes) -
 }
 
 impl Read for Three {
-    const BYTES: usize = Codes::Three.bytes();
+    const CODES: Codes = Codes::Three;
     const BITS: u32 = 3;
     #[inline(always)]
     fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
@@ -73,7 +75,7 @@ impl Read for Three {
 }
 
 impl Read for Four {
-    const BYTES: usize = Codes::Four.bytes();
+    const CODES: Codes = Codes::Four;
     const BITS: u32 = 4;
     #[inline(always)]
     fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
@@ -86,7 +88,7 @@ impl Read for Four {
 }
 
 impl Read for Five {
-    const BYTES: usize = Codes::Five.bytes();
+    const CODES: Codes = Codes::Five;
     const BITS: u32 = 5;
     #[inline(always)]
     fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
@@ -95,7 +97,7 @@ impl Read for Five {
 }
 
 impl Read for Six {
-    const BYTES: usize = Codes::Six.bytes();
+    const CODES: Codes = Codes::Six;
     const BITS: u32 = 6;
     #[inline(always)]
     fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
@@ -116,7 +118,7 @@ impl Read for Six {
 }
 
 impl Read for Eight {
-    const BYTES: usize = Codes::Eight.bytes();
+    const CODES: Codes = Codes::Eight;
     const BITS: u32 = 8;
     #[inline(always)]
     fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
@@ -134,7 +136,7 @@ impl Read for Eight {
 }
 
 impl Read for Fp4 {
-    const BYTES: usize = Codes::Fp4.bytes();
+    const CODES: Codes = Codes::Fp4;
     const BITS: u32 = 5;
     #[inline(always)]
     fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {

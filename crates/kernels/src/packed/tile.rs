@@ -106,11 +106,11 @@ pub trait Tile: Copy + Send + Sync + 'static {
     fn scaled_row<const N: usize>(self, sums: &[Self::Sums; N], row: usize) -> Self::Int {
         self.scaled(sums[row])
     }
-    /// Adds the products of 16 inputs, every code below 64.
-    fn dot16(self, sums: Self::Sums, codes: &[Self::Codes; 4], x: &[i8; 16]) -> Self::Sums;
+    /// Adds the products of 16 inputs, every code of at most BITS bits, 6 or 8.
+    fn dot16<const BITS: u32>(self, sums: Self::Sums, codes: &[Self::Codes; 4], x: &[i8; 16]) -> Self::Sums;
     /// [`dot16`](Self::dot16) for N rows.
     #[inline(always)]
-    fn dot16_rows<const N: usize>(
+    fn dot16_rows<const BITS: u32, const N: usize>(
         self,
         sums: &mut [Self::Sums; N],
         codes: &[Self::Codes; 4],
@@ -118,25 +118,10 @@ pub trait Tile: Copy + Send + Sync + 'static {
         at: usize,
     ) {
         for r in 0..N {
-            sums[r] = self.dot16(sums[r], codes, x[r].inputs(at));
+            sums[r] = self.dot16::<BITS>(sums[r], codes, x[r].inputs(at));
         }
     }
-    /// Adds the products of 16 inputs.
-    fn dot16_bytes(self, sums: Self::Sums, codes: &[Self::Codes; 4], x: &[i8; 16]) -> Self::Sums;
-    /// [`dot16_bytes`](Self::dot16_bytes) for N rows.
-    #[inline(always)]
-    fn dot16_bytes_rows<const N: usize>(
-        self,
-        sums: &mut [Self::Sums; N],
-        codes: &[Self::Codes; 4],
-        x: &[Rounded; N],
-        at: usize,
-    ) {
-        for r in 0..N {
-            sums[r] = self.dot16_bytes(sums[r], codes, x[r].inputs(at));
-        }
-    }
-    /// The sums made by `dot16` and `dot16_bytes`, one per row.
+    /// The sums made by these, one per row.
     fn plain(self, sums: Self::Sums) -> Self::Int;
     /// [`plain`](Self::plain) of one of the rows of activations.
     #[inline(always)]

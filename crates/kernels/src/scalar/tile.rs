@@ -67,11 +67,8 @@ impl Tile for Scalar {
     fn scaled(self, sums: Int) -> Int {
         sums
     }
-    fn dot16(self, sums: Int, codes: &[Codes; 4], x: &[i8; 16]) -> Int {
+    fn dot16<const BITS: u32>(self, sums: Int, codes: &[Codes; 4], x: &[i8; 16]) -> Int {
         from_fn(|row| sums[row] + dot(row, codes, x))
-    }
-    fn dot16_bytes(self, sums: Int, codes: &[Codes; 4], x: &[i8; 16]) -> Int {
-        self.dot16(sums, codes, x)
     }
     fn plain(self, sums: Int) -> Int {
         sums

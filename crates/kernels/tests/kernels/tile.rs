@@ -91,7 +91,7 @@ fn results<T: Tile>(t: T, m: &Memory, part: usize) -> Vec<T::Float> {
     let looked_up = [0, 1, 2, 3].map(|i| t.lookup(nibbles[i], array(&m.table)));
     let (factors, signed) = (t.six_low(g), t.six_split(h, g));
     let centred = |factor| t.scaled(t.dot16_centred(t.no_sums(), &six, half, array(&m.centre), factor));
-    let plain = |codes: &[T::Codes; 4]| t.plain(t.dot16(t.no_sums(), codes, half));
+    let plain = |codes: &[T::Codes; 4]| t.plain(t.dot16::<6>(t.no_sums(), codes, half));
     let mins = t.dot_pair::<2>(t.dot_pair::<0>(t.zero(), factors, array(&m.pair)), factors, array(&m.pair));
     let mut out: Vec<T::Float> = [
         t.scaled(t.dot32::<4>(t.no_sums(), &nibbles, x, t.factor::<0>(factors))),
@@ -106,7 +106,7 @@ fn results<T: Tile>(t: T, m: &Memory, part: usize) -> Vec<T::Float> {
         plain(&three),
         plain(&six),
         plain(&looked_up),
-        t.plain(t.dot16_bytes(t.no_sums(), &[a, b, c, d], half)),
+        t.plain(t.dot16::<8>(t.no_sums(), &[a, b, c, d], half)),
         mins,
     ]
     .map(|sums| t.to_float(sums))

@@ -226,28 +226,23 @@ impl<const MATRICES: bool> Tile for Neon<MATRICES> {
         self.plain_row(sums, row)
     }
     #[inline(always)]
-    fn dot16(self, sums: Sums, codes: &[uint8x16_t; 4], x: &[i8; 16]) -> Sums {
+    fn dot16<const BITS: u32>(self, sums: Sums, codes: &[uint8x16_t; 4], x: &[i8; 16]) -> Sums {
         // SAFETY: see above.
-        unsafe { add(sums, &signed(codes), One(x)) }
+        unsafe { if BITS > 6 { One(x).multiply_bytes(sums, codes) } else { add(sums, &signed(codes), One(x)) } }
     }
     #[inline(always)]
-    fn dot16_rows<const N: usize>(self, sums: &mut [Sums; N], codes: &[uint8x16_t; 4], x: &[Rounded; N], at: usize) {
-        by_twos!(sums, x, 16, at, |sum, x| add(sum, &signed(codes), x));
-    }
-    #[inline(always)]
-    fn dot16_bytes(self, sums: Sums, codes: &[uint8x16_t; 4], x: &[i8; 16]) -> Sums {
-        // SAFETY: see above.
-        unsafe { One(x).multiply_bytes(sums, codes) }
-    }
-    #[inline(always)]
-    fn dot16_bytes_rows<const N: usize>(
+    fn dot16_rows<const BITS: u32, const N: usize>(
         self,
         sums: &mut [Sums; N],
         codes: &[uint8x16_t; 4],
         x: &[Rounded; N],
         at: usize,
     ) {
-        by_twos!(sums, x, 16, at, |sum, x| x.multiply_bytes(sum, codes));
+        if BITS > 6 {
+            by_twos!(sums, x, 16, at, |sum, x| x.multiply_bytes(sum, codes));
+        } else {
+            by_twos!(sums, x, 16, at, |sum, x| add(sum, &signed(codes), x));
+        }
     }
     #[inline(always)]
     fn plain(self, sums: Sums) -> int32x4_t {

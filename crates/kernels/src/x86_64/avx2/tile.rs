@@ -192,37 +192,28 @@ impl Tile for Avx2 {
         unsafe { _mm256_hadd_epi32(sums[0], sums[1]) }
     }
     #[inline(always)]
-    fn dot16(self, sums: [__m256i; 2], codes: &[__m256i; 4], x: &[i8; 16]) -> [__m256i; 2] {
+    fn dot16<const BITS: u32>(self, sums: [__m256i; 2], codes: &[__m256i; 4], x: &[i8; 16]) -> [__m256i; 2] {
         // SAFETY: see above.
         unsafe {
-            let ones = _mm256_set1_epi16(1);
-            let (x0, x1) = (eight(x, 0), eight(x, 1));
-            // Two sums of two products stay within 16 bits: 4 * 63 * 127 < 2^15.
-            let a = _mm256_add_epi16(_mm256_maddubs_epi16(codes[0], x0), _mm256_maddubs_epi16(codes[2], x1));
-            let b = _mm256_add_epi16(_mm256_maddubs_epi16(codes[1], x0), _mm256_maddubs_epi16(codes[3], x1));
-            [
-                _mm256_add_epi32(sums[0], _mm256_madd_epi16(a, ones)),
-                _mm256_add_epi32(sums[1], _mm256_madd_epi16(b, ones)),
-            ]
-        }
-    }
-    #[inline(always)]
-    fn dot16_bytes(self, sums: [__m256i; 2], codes: &[__m256i; 4], x: &[i8; 16]) -> [__m256i; 2] {
-        // SAFETY: see above.
-        unsafe {
-            // By halves of the codes, since the products of bytes would not stay within 16 bits.
             let (ones, sixteens) = (_mm256_set1_epi16(1), _mm256_set1_epi16(16));
             let (x0, x1) = (eight(x, 0), eight(x, 1));
             let mut sums = sums;
             for half in 0..2 {
                 let (c0, c1) = (codes[half], codes[half + 2]);
-                let low0 = _mm256_maddubs_epi16(self.low(c0), x0);
-                let low1 = _mm256_maddubs_epi16(self.low(c1), x1);
-                let high0 = _mm256_maddubs_epi16(self.high(c0), x0);
-                let high1 = _mm256_maddubs_epi16(self.high(c1), x1);
-                let low = _mm256_madd_epi16(_mm256_add_epi16(low0, low1), ones);
-                let high = _mm256_madd_epi16(_mm256_add_epi16(high0, high1), sixteens);
-                sums[half] = _mm256_add_epi32(sums[half], _mm256_add_epi32(low, high));
+                if BITS > 6 {
+                    // By halves of the codes, since the products of bytes would not stay within 16 bits.
+                    let low0 = _mm256_maddubs_epi16(self.low(c0), x0);
+                    let low1 = _mm256_maddubs_epi16(self.low(c1), x1);
+                    let high0 = _mm256_maddubs_epi16(self.high(c0), x0);
+                    let high1 = _mm256_maddubs_epi16(self.high(c1), x1);
+                    let low = _mm256_madd_epi16(_mm256_add_epi16(low0, low1), ones);
+                    let high = _mm256_madd_epi16(_mm256_add_epi16(high0, high1), sixteens);
+                    sums[half] = _mm256_add_epi32(sums[half], _mm256_add_epi32(low, high));
+                } else {
+                    // Two sums of two products stay within 16 bits: 4 * 63 * 127 < 2^15.
+                    let both = _mm256_add_epi16(_mm256_maddubs_epi16(c0, x0), _mm256_maddubs_epi16(c1, x1));
+                    sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(both, ones));
+                }
             }
             sums
         }

@@ -171,17 +171,13 @@ impl Tile for Avx512 {
         sums[0]
     }
     #[inline(always)]
-    fn dot16(self, sums: [__m512i; 2], codes: &[__m512i; 4], x: &[i8; 16]) -> [__m512i; 2] {
+    fn dot16<const BITS: u32>(self, sums: [__m512i; 2], codes: &[__m512i; 4], x: &[i8; 16]) -> [__m512i; 2] {
         // SAFETY: see above.
         unsafe {
             let (x0, x1) = (eight(x, 0), eight(x, 1));
             let (a, b) = (_mm512_dpbusd_epi32(sums[0], codes[0], x0), _mm512_dpbusd_epi32(sums[1], codes[1], x0));
             [_mm512_dpbusd_epi32(a, codes[2], x1), _mm512_dpbusd_epi32(b, codes[3], x1)]
         }
-    }
-    #[inline(always)]
-    fn dot16_bytes(self, sums: [__m512i; 2], codes: &[__m512i; 4], x: &[i8; 16]) -> [__m512i; 2] {
-        self.dot16(sums, codes, x)
     }
     #[inline(always)]
     fn plain(self, sums: [__m512i; 2]) -> __m512i {
