@@ -51,7 +51,10 @@ struct Job {
     epoch: u32,
     shares: Shares,
     task: Option<Task>,
+    /// Workers that have to be woken.
     sleeping: usize,
+    /// Whether the caller has to be.
+    waiting: bool,
     stop: bool,
 }
 
@@ -117,7 +120,14 @@ impl Pool {
     pub fn new(threads: usize) -> Self {
         let threads = threads.max(1);
         let shared = Arc::new(State {
-            job: Mutex::new(Job { epoch: 0, shares: Shares::default(), task: None, sleeping: 0, stop: false }),
+            job: Mutex::new(Job {
+                epoch: 0,
+                shares: Shares::default(),
+                task: None,
+                sleeping: 0,
+                waiting: false,
+                stop: false,
+            }),
             wake: Condvar::new(),
             epoch: AtomicU64::new(0),
             homes: (0..threads).map(|_| Home(AtomicU64::new(0))).collect(),
@@ -240,9 +250,10 @@ impl State {
                     self.panicked.store(true, Ordering::Release);
                 }
                 if self.done.fetch_add(1, Ordering::AcqRel) + 1 == shares.units() {
-                    // Taking the lock orders this with a caller that is about to sleep.
-                    drop(lock(&self.job));
-                    self.finished.notify_all();
+                    // Under the lock, a caller either sleeps by now or will see that all are done.
+                    if lock(&self.job).waiting {
+                        self.finished.notify_all();
+                    }
                 }
             }
         }
@@ -256,9 +267,11 @@ impl State {
             std::hint::spin_loop();
         }
         let mut job = lock(&self.job);
+        job.waiting = true;
         while self.done.load(Ordering::Acquire) != units {
             job = self.finished.wait(job).unwrap_or_else(PoisonError::into_inner);
         }
+        job.waiting = false;
     }
 }
 
