@@ -8,7 +8,7 @@ use std::io;
 pub(crate) fn map(file: &File) -> io::Result<Mmap> {
     // SAFETY: the map is only read. Bytes that change under it are numbers that change, every one of which is valid; that
     // the file is not cut is the promise of those who ask for a map, as its documentation says.
-    #[allow(unsafe_code)]
+    #[expect(unsafe_code, reason = "the one place for it")]
     unsafe {
         Mmap::map(file)
     }

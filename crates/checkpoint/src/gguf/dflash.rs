@@ -2,7 +2,8 @@
 //!
 //! Unlike the target's, their norms and the rows of their queries and keys are stored as they are.
 
-use super::{File, block};
+use super::File;
+use super::names::DRAFTER;
 use crate::error::Error;
 use crate::tensor::TensorInfo;
 use serde_json::{Map, Value, json};
@@ -62,37 +63,12 @@ pub(super) fn translate(
         let outputs = outputs.ok_or_else(|| file.metadata.invalid(&key, "layers from 1"))?;
         config.insert("target_layer_ids".into(), outputs.into());
     }
+    // What is unknown keeps its name, so that accounting for the tensors finds it.
     let rename = |mut info: TensorInfo| {
-        if let Some(name) = canonical(&info.name) {
+        if let Some(name) = DRAFTER.canonical(&info.name) {
             info.name = name;
         }
         info
     };
     Ok((config, tensors.into_iter().map(rename).collect()))
-}
-
-/// `None` for what is unknown, which keeps its name, so that accounting for the tensors finds it.
-fn canonical(name: &str) -> Option<String> {
-    match name {
-        "fc.weight" => return Some("encoder.fc.weight".into()),
-        "enc.output_norm.weight" => return Some("encoder.output_norm_enc.weight".into()),
-        "output_norm.weight" => return Some("norm.weight".into()),
-        _ => {}
-    }
-    let (layer, part) = block(name)?;
-    let part = match part {
-        "attn_norm" => "input_layernorm",
-        "attn_q" => "self_attn.q_proj",
-        "attn_k" => "self_attn.k_proj",
-        "attn_v" => "self_attn.v_proj",
-        "attn_output" => "self_attn.o_proj",
-        "attn_q_norm" => "self_attn.q_norm",
-        "attn_k_norm" => "self_attn.k_norm",
-        "ffn_norm" => "post_attention_layernorm",
-        "ffn_gate" => "mlp.gate_proj",
-        "ffn_up" => "mlp.up_proj",
-        "ffn_down" => "mlp.down_proj",
-        _ => return None,
-    };
-    Some(format!("layers.{layer}.{part}.weight"))
 }

@@ -6,6 +6,7 @@
 mod dflash;
 mod metadata;
 mod muse;
+pub(crate) mod names;
 mod reader;
 mod table;
 

@@ -1,5 +1,6 @@
 //! The target as llama.cpp stores it (`muse-glimmer`).
 
+use super::names::TARGET;
 use super::{File, block, found, number};
 use crate::error::{Error, brief};
 use crate::tensor::{Layout, TensorInfo};
@@ -99,31 +100,12 @@ fn query_scale(file: &File<'_>, norms: &[TensorInfo], layers: usize, head_dim: u
 }
 
 fn tensor(file: &File<'_>, mut info: TensorInfo, head_dim: usize) -> Result<TensorInfo, Error> {
-    let (name, layout) = match (info.name.as_str(), block(&info.name)) {
-        ("token_embd.weight", _) => ("model.language_model.embed_tokens.weight".into(), Layout::Canonical),
-        ("output_norm.weight", _) => ("model.language_model.norm.weight".into(), Layout::Canonical),
-        ("output.weight", _) => ("lm_head.weight".into(), Layout::Canonical),
-        (_, Some((layer, part))) => {
-            let interleaved = Layout::Interleaved { head_dim };
-            let (part, layout) = match part {
-                "attn_norm" => ("input_layernorm", Layout::PlusOne),
-                "post_attention_norm" => ("post_attention_layernorm", Layout::PlusOne),
-                "ffn_norm" => ("pre_feedforward_layernorm", Layout::PlusOne),
-                "post_ffw_norm" => ("post_feedforward_layernorm", Layout::PlusOne),
-                "attn_q" => ("self_attn.q_proj", interleaved),
-                "attn_k" => ("self_attn.k_proj", interleaved),
-                "attn_v" => ("self_attn.v_proj", Layout::Canonical),
-                "attn_gate" => ("self_attn.gate_proj", Layout::Canonical),
-                "attn_output" => ("self_attn.o_proj", Layout::Canonical),
-                "ffn_gate" => ("mlp.gate_proj", Layout::Canonical),
-                "ffn_up" => ("mlp.up_proj", Layout::Canonical),
-                "ffn_down" => ("mlp.down_proj", Layout::Canonical),
-                // Left as it is, so that accounting for the tensors finds it.
-                _ => return Ok(info),
-            };
-            (format!("model.language_model.layers.{layer}.{part}.weight"), layout)
-        }
-        _ => return Ok(info),
+    // What is unknown is left as it is, so that accounting for the tensors finds it.
+    let Some(name) = TARGET.canonical(&info.name) else { return Ok(info) };
+    let layout = match block(&info.name) {
+        Some((_, "attn_norm" | "post_attention_norm" | "ffn_norm" | "post_ffw_norm")) => Layout::PlusOne,
+        Some((_, "attn_q" | "attn_k")) => Layout::Interleaved { head_dim },
+        _ => Layout::Canonical,
     };
     let right = match layout {
         Layout::Canonical => true,

@@ -1,10 +1,11 @@
 //! The table of tensors, and where their data lie.
 
+use super::names;
 use super::reader::Reader;
 use crate::Fields;
 use crate::error::{Error, brief};
 use crate::tensor::{Extent, TensorInfo};
-use glimmer_encoding::{Encoding, FloatType, GgmlType};
+use glimmer_encoding::Encoding;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -109,24 +110,13 @@ fn encoding(reader: &mut Reader<'_>, what: &str) -> Result<Encoding, Error> {
         (4, "q4_2"),
         (5, "q4_3"),
     ];
-    Ok(match reader.u32(what)? {
-        0 => Encoding::Dense(FloatType::F32),
-        1 => Encoding::Dense(FloatType::F16),
-        30 => Encoding::Dense(FloatType::BF16),
-        2 => Encoding::Ggml(GgmlType::Q4_0),
-        8 => Encoding::Ggml(GgmlType::Q8_0),
-        12 => Encoding::Ggml(GgmlType::Q4K),
-        13 => Encoding::Ggml(GgmlType::Q5K),
-        14 => Encoding::Ggml(GgmlType::Q6K),
-        kind => {
-            return Err(match OTHERS.iter().find(|(number, _)| *number == kind) {
-                Some((_, name)) => Error::Unsupported {
-                    file: reader.file().into(),
-                    what: format!("{what}: {name} cannot be read by this version yet"),
-                },
-                None => reader.malformed(what, "a known type of tensor".into(), format!("type {kind}")),
-            });
-        }
+    let kind = reader.u32(what)?;
+    names::encoding(kind).ok_or_else(|| match OTHERS.iter().find(|(number, _)| *number == kind) {
+        Some((_, name)) => Error::Unsupported {
+            file: reader.file().into(),
+            what: format!("{what}: {name} cannot be read by this version yet"),
+        },
+        None => reader.malformed(what, "a known type of tensor".into(), format!("type {kind}")),
     })
 }
 

@@ -2,8 +2,11 @@
 
 use super::Data;
 use crate::Error;
-use glimmer_encoding::{Encoding, FloatType, GgmlType};
+use glimmer_encoding::Encoding;
+
 use std::path::Path;
+
+pub use crate::gguf::names::{drafter_name, kind, target_name};
 
 const ALIGNMENT: u64 = 32;
 
@@ -86,21 +89,6 @@ impl Header {
     }
 }
 
-/// The number of an encoding's type; `None` for those of other containers.
-pub fn kind(encoding: Encoding) -> Option<u32> {
-    Some(match encoding {
-        Encoding::Dense(FloatType::F32) => 0,
-        Encoding::Dense(FloatType::F16) => 1,
-        Encoding::Dense(FloatType::BF16) => 30,
-        Encoding::Ggml(GgmlType::Q4_0) => 2,
-        Encoding::Ggml(GgmlType::Q8_0) => 8,
-        Encoding::Ggml(GgmlType::Q4K) => 12,
-        Encoding::Ggml(GgmlType::Q5K) => 13,
-        Encoding::Ggml(GgmlType::Q6K) => 14,
-        _ => return None,
-    })
-}
-
 impl Value {
     /// Type and value.
     fn put(&self, out: &mut Vec<u8>) {
@@ -143,58 +131,4 @@ impl Value {
 fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u64).to_le_bytes());
     out.extend(text.as_bytes());
-}
-
-/// The name in the file of a target's tensor, by its name in Hugging Face's checkpoints; `None` for unknown ones.
-pub fn target_name(name: &str) -> Option<String> {
-    match name {
-        "lm_head.weight" => return Some("output.weight".into()),
-        "model.language_model.embed_tokens.weight" => return Some("token_embd.weight".into()),
-        "model.language_model.norm.weight" => return Some("output_norm.weight".into()),
-        _ => {}
-    }
-    block(name.strip_prefix("model.language_model.layers.")?, &TARGET_NORMS)
-}
-
-/// The same for a DFlash v1 drafter's.
-pub fn drafter_name(name: &str) -> Option<String> {
-    match name {
-        "encoder.fc.weight" => return Some("fc.weight".into()),
-        "encoder.output_norm_enc.weight" => return Some("enc.output_norm.weight".into()),
-        "norm.weight" => return Some("output_norm.weight".into()),
-        _ => {}
-    }
-    block(name.strip_prefix("layers.")?, &DRAFTER_NORMS)
-}
-
-const MATRICES: [(&str, &str); 8] = [
-    ("self_attn.q_proj", "attn_q"),
-    ("self_attn.k_proj", "attn_k"),
-    ("self_attn.v_proj", "attn_v"),
-    ("self_attn.o_proj", "attn_output"),
-    ("self_attn.gate_proj", "attn_gate"),
-    ("mlp.gate_proj", "ffn_gate"),
-    ("mlp.up_proj", "ffn_up"),
-    ("mlp.down_proj", "ffn_down"),
-];
-
-const TARGET_NORMS: [(&str, &str); 4] = [
-    ("input_layernorm", "attn_norm"),
-    ("post_attention_layernorm", "post_attention_norm"),
-    ("pre_feedforward_layernorm", "ffn_norm"),
-    ("post_feedforward_layernorm", "post_ffw_norm"),
-];
-
-const DRAFTER_NORMS: [(&str, &str); 4] = [
-    ("input_layernorm", "attn_norm"),
-    ("post_attention_layernorm", "ffn_norm"),
-    ("self_attn.q_norm", "attn_q_norm"),
-    ("self_attn.k_norm", "attn_k_norm"),
-];
-
-fn block(name: &str, norms: &[(&str, &str)]) -> Option<String> {
-    let (layer, rest) = name.split_once('.')?;
-    let part = rest.strip_suffix(".weight")?;
-    let (_, part) = MATRICES.iter().chain(norms).find(|(known, _)| *known == part)?;
-    Some(format!("blk.{layer}.{part}.weight"))
 }

@@ -1,0 +1,130 @@
+//! What tensors and types are called in GGUF: one table for each, read in both directions.
+
+use glimmer_encoding::{Encoding, FloatType, GgmlType};
+
+/// The encodings that can be read and written, by the number of their type.
+const TYPES: [(u32, Encoding); 8] = [
+    (0, Encoding::Dense(FloatType::F32)),
+    (1, Encoding::Dense(FloatType::F16)),
+    (30, Encoding::Dense(FloatType::BF16)),
+    (2, Encoding::Ggml(GgmlType::Q4_0)),
+    (8, Encoding::Ggml(GgmlType::Q8_0)),
+    (12, Encoding::Ggml(GgmlType::Q4K)),
+    (13, Encoding::Ggml(GgmlType::Q5K)),
+    (14, Encoding::Ggml(GgmlType::Q6K)),
+];
+
+/// The number of an encoding's type; `None` for those of other containers.
+pub fn kind(encoding: Encoding) -> Option<u32> {
+    TYPES.iter().find(|(_, known)| *known == encoding).map(|(kind, _)| *kind)
+}
+
+/// The encoding of a type.
+pub(super) fn encoding(kind: u32) -> Option<Encoding> {
+    TYPES.iter().find(|(known, _)| *known == kind).map(|(_, encoding)| *encoding)
+}
+
+/// The names of an architecture's tensors: here, and in Hugging Face's checkpoints.
+pub(super) struct Names {
+    /// Whole names.
+    singles: &'static [(&'static str, &'static str)],
+    /// What the names of a layer's tensors begin with there, before its number.
+    layers: &'static str,
+    /// Parts of a layer; those that all architectures share are [`MATRICES`].
+    parts: &'static [(&'static str, &'static str)],
+}
+
+const MATRICES: [(&str, &str); 8] = [
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_gate", "self_attn.gate_proj"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+
+/// The target's.
+pub(super) const TARGET: Names = Names {
+    singles: &[
+        ("token_embd.weight", "model.language_model.embed_tokens.weight"),
+        ("output_norm.weight", "model.language_model.norm.weight"),
+        ("output.weight", "lm_head.weight"),
+    ],
+    layers: "model.language_model.layers.",
+    parts: &[
+        ("attn_norm", "input_layernorm"),
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("ffn_norm", "pre_feedforward_layernorm"),
+        ("post_ffw_norm", "post_feedforward_layernorm"),
+    ],
+};
+
+/// A DFlash v1 drafter's, which has no gate; one that is there is found when the tensors are accounted for.
+pub(super) const DRAFTER: Names = Names {
+    singles: &[
+        ("fc.weight", "encoder.fc.weight"),
+        ("enc.output_norm.weight", "encoder.output_norm_enc.weight"),
+        ("output_norm.weight", "norm.weight"),
+    ],
+    layers: "layers.",
+    parts: &[
+        ("attn_norm", "input_layernorm"),
+        ("ffn_norm", "post_attention_layernorm"),
+        ("attn_q_norm", "self_attn.q_norm"),
+        ("attn_k_norm", "self_attn.k_norm"),
+    ],
+};
+
+impl Names {
+    /// The name there of what is called `name` here; `None` for unknown ones.
+    pub(super) fn canonical(&self, name: &str) -> Option<String> {
+        if let Some((_, single)) = self.singles.iter().find(|(here, _)| *here == name) {
+            return Some((*single).into());
+        }
+        let (layer, part) = super::block(name)?;
+        let (_, part) = MATRICES.iter().chain(self.parts).find(|(here, _)| *here == part)?;
+        Some(format!("{}{layer}.{part}.weight", self.layers))
+    }
+
+    /// The name here of what is called `name` there; `None` for unknown ones.
+    fn stored(&self, name: &str) -> Option<String> {
+        if let Some((single, _)) = self.singles.iter().find(|(_, there)| *there == name) {
+            return Some((*single).into());
+        }
+        let (layer, part) = name.strip_prefix(self.layers)?.split_once('.')?;
+        let part = part.strip_suffix(".weight")?;
+        let (part, _) = MATRICES.iter().chain(self.parts).find(|(_, there)| *there == part)?;
+        Some(format!("blk.{layer}.{part}.weight"))
+    }
+}
+
+/// The name in the file of a target's tensor, by its name in Hugging Face's checkpoints; `None` for unknown ones.
+pub fn target_name(name: &str) -> Option<String> {
+    TARGET.stored(name)
+}
+
+/// The same for a DFlash v1 drafter's.
+pub fn drafter_name(name: &str) -> Option<String> {
+    DRAFTER.stored(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_there_and_back() {
+        for names in [TARGET, DRAFTER] {
+            let parts = MATRICES.iter().chain(names.parts).map(|(here, _)| format!("blk.17.{here}.weight"));
+            for here in names.singles.iter().map(|(here, _)| here.to_string()).chain(parts) {
+                let there = names.canonical(&here).unwrap();
+                assert_eq!(names.stored(&there), Some(here));
+            }
+        }
+        assert_eq!(target_name("model.language_model.layers.3.mlp.up_proj.weight").unwrap(), "blk.3.ffn_up.weight");
+        assert_eq!(drafter_name("layers.3.post_attention_layernorm.weight").unwrap(), "blk.3.ffn_norm.weight");
+        assert!(TYPES.iter().all(|&(number, known)| kind(known) == Some(number) && encoding(number) == Some(known)));
+    }
+}
