@@ -126,13 +126,19 @@ pub struct ModelArgs {
     pub spec_draft_n_max: Option<u32>,
     #[command(flatten)]
     pub memory: MemoryArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+/// What the arithmetic runs on.
+#[derive(Args, Debug, Default)]
+pub struct MachineArgs {
     /// Threads [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
     /// Instruction set
     #[arg(long, value_name = "NAME", hide = true)]
     pub isa: Option<Isa>,
-
     /// What activations are multiplied as: auto, int8 or f32 [default: auto, int8 for quantized weights]
     #[arg(long, value_name = "TYPE", default_value = "auto", hide_default_value = true)]
     pub activations: ActivationType,
@@ -315,15 +321,8 @@ pub struct StepArgs {
     pub seconds: Duration,
     #[command(flatten)]
     pub passes: PassArgs,
-    /// Threads [default: one per core]
-    #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024))]
-    pub threads: Option<u32>,
-    /// Instruction set
-    #[arg(long, value_name = "NAME", hide = true)]
-    pub isa: Option<Isa>,
-    /// What activations are multiplied as: auto, int8 or f32 [default: auto, int8 for quantized weights]
-    #[arg(long, value_name = "TYPE", default_value = "auto", hide_default_value = true)]
-    pub activations: ActivationType,
+    #[command(flatten)]
+    pub machine: MachineArgs,
     /// Decides tokens, keys and values
     #[arg(short, long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

@@ -100,17 +100,8 @@ impl Ran<'_> {
         let (settings, sampling, stop) = (self.settings, &self.request.sampling, &self.request.stop);
         let drafter = settings.drafter.as_ref();
         let bias = sampling.logit_bias.iter().map(|&(id, bias)| json!([id, decimal(bias)]));
-        json!({
-            "model": settings.model,
-            "encoding": settings.encoding,
-            "mmap": settings.mmap,
-            "activations": settings.activations,
-            "cache_type_k": settings.cache.keys.to_string(),
-            "cache_type_v": settings.cache.values.to_string(),
-            "context": settings.context,
-            "prefill_chunk": settings.prefill_chunk,
-            "threads": settings.threads,
-            "isa": settings.isa.to_string(),
+        let mut all = settings_json(settings);
+        all.extend(object(json!({
             "draft_model": drafter.map(|drafter| &drafter.model),
             "draft_kind": drafter.map(|drafter| drafter.kind),
             "draft_block_size": drafter.map(|drafter| drafter.block_size),
@@ -128,7 +119,8 @@ impl Ran<'_> {
             "max_tokens": stop.max_tokens,
             "stop": stop.strings,
             "ignore_eos": stop.ignore_eos,
-        })
+        })));
+        Value::Object(all)
     }
 
     fn timings(&self) -> Value {
@@ -160,6 +152,30 @@ impl Ran<'_> {
     fn draft_counts(&self) -> (usize, usize) {
         let rounds = &self.generation.rounds;
         (rounds.iter().map(|round| round.proposals.len()).sum(), rounds.iter().map(|round| round.accepted).sum())
+    }
+}
+
+/// What the start line says, for programs: what the numbers depend on, and how fast they may come.
+pub fn settings_json(settings: &Settings) -> Map<String, Value> {
+    object(json!({
+        "model": settings.model,
+        "encoding": settings.encoding,
+        "mmap": settings.mmap,
+        "activations": settings.activations,
+        "cache_type_k": settings.cache.keys.to_string(),
+        "cache_type_v": settings.cache.values.to_string(),
+        "context": settings.context,
+        "prefill_chunk": settings.prefill_chunk,
+        "threads": settings.threads,
+        "isa": settings.isa.to_string(),
+    }))
+}
+
+/// The members of an object.
+pub fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(members) => members,
+        _ => Map::new(),
     }
 }
 

@@ -1,7 +1,8 @@
 //! What was typed means this: validated, and independent of the parser.
 
 use crate::args::{
-    InspectArgs, MemoryArgs, ModelArgs, OutputArgs, PassArgs, PromptArgs, RunArgs, SamplingArgs, Seed, Switch,
+    InspectArgs, MachineArgs, MemoryArgs, ModelArgs, OutputArgs, PassArgs, PromptArgs, RunArgs, SamplingArgs, Seed,
+    Switch,
 };
 use crate::failure::{Failure, Outcome};
 use crate::prompt::Prompt;
@@ -343,8 +344,7 @@ fn prompt_from(
 
 /// What the engine is made of, and the width of a round.
 fn options(target: Source, model: ModelArgs, around: &Surroundings) -> Outcome<(EngineOptions, Option<usize>)> {
-    let ModelArgs { model: _, draft_model, no_draft, draft_width, spec_draft_n_max, memory, threads, isa, activations } =
-        model;
+    let ModelArgs { model: _, draft_model, no_draft, draft_width, spec_draft_n_max, memory, machine } = model;
     let drafter = match draft_model {
         Some(name) => Some(source(name, around)?),
         None => (target == Source::Nano && !no_draft).then_some(Source::Nano),
@@ -357,19 +357,18 @@ fn options(target: Source, model: ModelArgs, around: &Surroundings) -> Outcome<(
     if width.is_some() && drafter.is_none() {
         return Err(Failure::Usage(format!("{flag} needs a drafter: --draft-model names one")));
     }
-    let options = EngineOptions {
-        drafter,
-        threads: threads.map(|n| n as usize),
-        isa,
-        activations,
-        ..with_memory(EngineOptions::new(target), memory)
-    };
-    Ok((options, width))
+    let options = EngineOptions { drafter, ..with_memory(EngineOptions::new(target), memory) };
+    Ok((with_machine(options, machine), width))
 }
 
 fn with_memory(options: EngineOptions, memory: MemoryArgs) -> EngineOptions {
     let context = memory.ctx_size.filter(|&n| n > 0).map(|n| n as usize);
     EngineOptions { context, ..with_passes(options, memory.passes) }
+}
+
+pub fn with_machine(options: EngineOptions, machine: MachineArgs) -> EngineOptions {
+    let MachineArgs { threads, isa, activations } = machine;
+    EngineOptions { threads: threads.map(|n| n as usize), isa, activations, ..options }
 }
 
 pub fn with_passes(options: EngineOptions, passes: PassArgs) -> EngineOptions {

@@ -6,6 +6,7 @@
 
 use crate::engine::Loaded;
 use crate::random::Random;
+use crate::sampling::argmax;
 use crate::{Engine, EngineError, memory};
 use glimmer_backend::{Backend, Buffer, Limits};
 use glimmer_kernels::limits::cpu_time;
@@ -159,24 +160,8 @@ impl Engine {
             limits.push(bench.limits());
             rounds += 1;
         }
-        let decode = (plan.decode > 0).then(|| {
-            let samples: Vec<Sample> = (0..REPEATS)
-                .map(|_| {
-                    limits.push(bench.limits());
-                    bench.decode(plan.depth, plan.decode)
-                })
-                .collect();
-            timing(plan.decode, &samples)
-        });
-        let prefill = (plan.prefill > 0).then(|| {
-            let samples: Vec<Sample> = (0..REPEATS)
-                .map(|_| {
-                    limits.push(bench.limits());
-                    bench.prefill(plan.depth, plan.prefill)
-                })
-                .collect();
-            timing(plan.prefill, &samples)
-        });
+        let decode = bench.repeat(plan.depth, plan.decode, &mut limits, Bench::decode);
+        let prefill = bench.repeat(plan.depth, plan.prefill, &mut limits, Bench::prefill);
         let of = |at: fn(&Limits) -> f64| {
             let mut all: Vec<f64> = limits.iter().map(at).collect();
             all.sort_by(f64::total_cmp);
@@ -306,11 +291,26 @@ impl<'a> Bench<'a> {
         let sample = timed(|| {
             for _ in 0..tokens {
                 let logits = self.forward(&[id], 0..1);
-                id = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap_or(0) as u32;
+                id = argmax(&logits).unwrap_or(0);
             }
         });
         self.rewind(depth);
         sample
+    }
+
+    /// The same tokens' worth of work a few times, the limits before each; `None` for no tokens.
+    fn repeat(
+        &mut self,
+        depth: usize,
+        tokens: usize,
+        limits: &mut Vec<Limits>,
+        work: fn(&mut Self, usize, usize) -> Sample,
+    ) -> Option<Timing> {
+        let mut sample = |_| {
+            limits.push(self.limits());
+            work(self, depth, tokens)
+        };
+        (tokens > 0).then(|| timing(tokens, &(0..REPEATS).map(&mut sample).collect::<Vec<_>>()))
     }
 
     fn forward(&mut self, ids: &[u32], logits: Range<usize>) -> Vec<f32> {

@@ -6,7 +6,7 @@ mod table;
 use crate::args::StepArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::start_line;
-use crate::plan::{Surroundings, source, with_passes};
+use crate::plan::{Surroundings, source, with_machine, with_passes};
 use crate::progress::Progress;
 use crate::terminal;
 use glimmer_engine::inspect::{self, Part};
@@ -62,12 +62,7 @@ fn understand(args: StepArgs, around: &Surroundings) -> Outcome<(EngineOptions, 
             return Err(Failure::Usage(format!("--widths: {rows} twice")));
         }
     }
-    let options = EngineOptions {
-        threads: args.threads.map(|n| n as usize),
-        isa: args.isa,
-        activations: args.activations,
-        ..with_passes(EngineOptions::new(target), args.passes)
-    };
+    let options = with_machine(with_passes(EngineOptions::new(target), args.passes), args.machine);
     let chunk = options.prefill_chunk;
     match plan.widths.iter().find(|&&rows| rows > chunk) {
         Some(rows) => Err(Failure::Usage(format!("--widths: {rows}, expected 1 to {chunk}, the prefill chunk (-b)"))),

@@ -1,6 +1,7 @@
 //! A measurement, for people and as JSON.
 
 use super::Measured;
+use crate::output::{object, settings_json};
 use glimmer_engine::step::{PRODUCT_SHARE, READ_SHARE, Timing};
 use glimmer_engine::{Limits, memory};
 use serde_json::{Value, json};
@@ -173,21 +174,10 @@ pub fn json(measured: &Measured<'_>) -> Value {
             "median_tok_s": median,
         })
     };
+    let mut all = settings_json(settings);
+    all.extend(object(json!({ "shape": shape, "depth": plan.depth, "seed": plan.seed })));
     json!({
-        "settings": {
-            "model": settings.model,
-            "shape": shape,
-            "encoding": settings.encoding,
-            "activations": settings.activations,
-            "cache_type_k": settings.cache.keys.to_string(),
-            "cache_type_v": settings.cache.values.to_string(),
-            "context": settings.context,
-            "prefill_chunk": settings.prefill_chunk,
-            "threads": settings.threads,
-            "isa": settings.isa.to_string(),
-            "depth": plan.depth,
-            "seed": plan.seed,
-        },
+        "settings": all,
         "matrices": {
             "bytes": work.bytes,
             "int8_macs": work.integers,
