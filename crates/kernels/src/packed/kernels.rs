@@ -92,8 +92,8 @@ fn read<T: Tile, R: Read>(t: T, area: &[u8], part: usize) -> Ready<T> {
     ]
 }
 
-/// What is asked for while rows are multiplied: the lines four blocks on, which is about the time that memory takes. Evenly,
-/// since a burst of requests would hold up the loads behind it.
+/// What is asked for while rows are multiplied: the lines four blocks on, which is about the time that memory takes. Evenly
+/// between the rows, since a burst of requests would hold up the loads behind it.
 #[derive(Clone, Copy)]
 struct Ahead(Option<*const u8>);
 
@@ -103,13 +103,17 @@ impl Ahead {
         Self((part == 0).then(|| block.as_ptr().wrapping_add(4 * block.len())))
     }
 
-    /// Asks for an eighth of a block of so many bytes.
+    /// Asks for one of `shares` shares of an eighth of a block of so many bytes.
     #[inline(always)]
-    fn step<T: Tile>(self, t: T, eighth: usize, bytes: usize) {
+    fn ask<T: Tile>(self, t: T, bytes: usize, eighth: usize, share: usize, shares: usize) {
         let lines = bytes.div_ceil(8 * LINE);
         if let Self(Some(at)) = self {
-            for line in 0..lines {
-                t.prefetch(at.wrapping_add((eighth * lines + line) * LINE));
+            // As often for every share, so that the compiler sees no loop whose length it does not know.
+            for i in 0..lines.div_ceil(shares) {
+                let line = lines * share / shares + i;
+                if line < lines * (share + 1) / shares {
+                    t.prefetch(at.wrapping_add((eighth * lines + line) * LINE));
+                }
             }
         }
     }
@@ -225,12 +229,12 @@ fn k_rows<T: Tile, R: Read, const N: usize>(
 ) {
     let mut sums = [t.no_sums(); N];
     for (s, &factor) in factors.iter().enumerate() {
-        ahead.step(t, s, K_HEADER + R::BYTES);
         let codes = lines.codes(t, s);
+        let ask = |r| ahead.ask(t, K_HEADER + R::BYTES, s, r, N);
         if R::BITS == 4 {
-            t.dot32_rows::<4, N>(&mut sums, &codes, x, 32 * s, factor);
+            t.dot32_rows::<4, N>(&mut sums, &codes, x, 32 * s, factor, ask);
         } else {
-            t.dot32_rows::<5, N>(&mut sums, &codes, x, 32 * s, factor);
+            t.dot32_rows::<5, N>(&mut sums, &codes, x, 32 * s, factor, ask);
         }
     }
     for r in 0..N {
@@ -285,11 +289,11 @@ fn q6_rows<T: Tile, const N: usize>(
 ) {
     let mut sums = [t.no_sums(); N];
     for s in 0..8 {
-        ahead.step(t, s, Q6_HEADER + Six::BYTES);
         let codes = lines.codes(t, s);
         for (half, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
             let at = 2 * s + half;
-            t.dot16_centred_rows(&mut sums, codes, x, 16 * at, factors[at]);
+            let ask = |r| ahead.ask(t, Q6_HEADER + Six::BYTES, s, half * N + r, 2 * N);
+            t.dot16_centred_rows(&mut sums, codes, x, 16 * at, factors[at], ask);
         }
     }
     for r in 0..N {
@@ -400,14 +404,14 @@ fn grouped_rows<T: Tile, R: Read, G: Group, const N: usize>(
     let mut values = [t.splat(0.0); N];
     let mut sums = [t.no_sums(); N];
     for s in 0..8 {
-        ahead.step(t, s, BLOCK / G::GROUP * G::BYTES + R::BYTES);
         let codes = lines.codes(t, s);
         for (half, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
             let at = 2 * s + half;
+            let ask = |r| ahead.ask(t, BLOCK / G::GROUP * G::BYTES + R::BYTES, s, half * N + r, 2 * N);
             if R::BITS > 6 {
-                t.dot16_rows::<8, N>(&mut sums, codes, x, 16 * at);
+                t.dot16_rows::<8, N>(&mut sums, codes, x, 16 * at, ask);
             } else {
-                t.dot16_rows::<6, N>(&mut sums, codes, x, 16 * at);
+                t.dot16_rows::<6, N>(&mut sums, codes, x, 16 * at, ask);
             }
             if !(16 * (at + 1)).is_multiple_of(G::GROUP) {
                 continue;

@@ -15,8 +15,9 @@ pub const LINE: usize = 4 * TILE_ROWS;
 ///
 /// Codes come as they lie: lines of the first and the second half of the rows by turns, so that four of them are 16 inputs.
 ///
-/// What is added to sums is also there for N rows of activations, from input `at` on. An instruction set that multiplies some of
-/// them at once writes these itself, and may then keep the sums of such rows together, in the place of any of them.
+/// What is added to sums is also there for N rows of activations, from input `at` on, with something to do once for each row
+/// meanwhile. An instruction set that multiplies some rows at once writes these itself, and may then keep the sums of such rows
+/// together, in the place of any of them.
 pub trait Tile: Copy + Send + Sync + 'static {
     /// Eight unsigned bytes for each of half the rows of a part; or four for each row.
     type Codes: Copy;
@@ -70,9 +71,11 @@ pub trait Tile: Copy + Send + Sync + 'static {
         x: &[Rounded; N],
         at: usize,
         factor: Self::Factor,
+        meanwhile: impl Fn(usize),
     ) {
         for r in 0..N {
             sums[r] = self.dot32::<BITS>(sums[r], codes, x[r].inputs(at), factor);
+            meanwhile(r);
         }
     }
     /// Adds `factor` times the products of 16 inputs with codes minus 32, every code below 64. `centre` is -32 times the sums of
@@ -94,9 +97,11 @@ pub trait Tile: Copy + Send + Sync + 'static {
         x: &[Rounded; N],
         at: usize,
         factor: Self::Factor,
+        meanwhile: impl Fn(usize),
     ) {
         for r in 0..N {
             sums[r] = self.dot16_centred(sums[r], codes, x[r].inputs(at), &x[r].centres[at / 16], factor);
+            meanwhile(r);
         }
     }
     /// The sums made by those above, one per row.
@@ -116,9 +121,11 @@ pub trait Tile: Copy + Send + Sync + 'static {
         codes: &[Self::Codes; 4],
         x: &[Rounded; N],
         at: usize,
+        meanwhile: impl Fn(usize),
     ) {
         for r in 0..N {
             sums[r] = self.dot16::<BITS>(sums[r], codes, x[r].inputs(at));
+            meanwhile(r);
         }
     }
     /// The sums made by these, one per row.

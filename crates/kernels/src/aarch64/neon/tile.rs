@@ -99,16 +99,17 @@ fn beside(factors: int32x4_t) -> Factor {
     unsafe { [vzip1q_s32(factors, factors), vzip2q_s32(factors, factors)] }
 }
 
-/// Replaces the sums of each two of N rows of activations, if there are products of matrices, and of each row that is left.
+/// Replaces the sums of each two of N rows of activations, if there are products of matrices, and of each row that is left; and
+/// does what is to be done meanwhile.
 ///
 /// Written out for all rows that are taken together, as the compiler does not unroll a loop that is that long.
 macro_rules! by_twos {
-    ($sums:ident, $xs:ident, $inputs:literal, $at:ident, |$sum:ident, $x:ident| $replaced:expr) => {{
+    ($sums:ident, $xs:ident, $inputs:literal, $at:ident, $meanwhile:ident, |$sum:ident, $x:ident| $replaced:expr) => {{
         const { assert!(N <= Self::TOGETHER && Self::TOGETHER <= 8) };
-        by_twos!(@two 0, 1, ($sums, $xs, $inputs, $at, $sum, $x, $replaced));
-        by_twos!(@two 2, 3, ($sums, $xs, $inputs, $at, $sum, $x, $replaced));
-        by_twos!(@two 4, 5, ($sums, $xs, $inputs, $at, $sum, $x, $replaced));
-        by_twos!(@two 6, 7, ($sums, $xs, $inputs, $at, $sum, $x, $replaced));
+        by_twos!(@two 0, 1, ($sums, $xs, $inputs, $at, $meanwhile, $sum, $x, $replaced));
+        by_twos!(@two 2, 3, ($sums, $xs, $inputs, $at, $meanwhile, $sum, $x, $replaced));
+        by_twos!(@two 4, 5, ($sums, $xs, $inputs, $at, $meanwhile, $sum, $x, $replaced));
+        by_twos!(@two 6, 7, ($sums, $xs, $inputs, $at, $meanwhile, $sum, $x, $replaced));
     }};
     (@two $r:literal, $s:literal, $job:tt) => {
         if MATRICES && $s < N {
@@ -123,10 +124,11 @@ macro_rules! by_twos {
         }
     };
     (@replace $to:literal, $rows:ident($($r:literal),*),
-     ($sums:ident, $xs:ident, $inputs:literal, $at:ident, $sum:ident, $x:ident, $replaced:expr)) => {{
+     ($sums:ident, $xs:ident, $inputs:literal, $at:ident, $meanwhile:ident, $sum:ident, $x:ident, $replaced:expr)) => {{
         let ($sum, $x) = ($sums[$to], $rows($($xs[$r].inputs::<$inputs>($at)),*));
         // SAFETY: detection found `sdot`, and with matrices `smmla`.
         $sums[$to] = unsafe { $replaced };
+        $($meanwhile($r);)*
     }};
 }
 
@@ -198,8 +200,9 @@ impl<const MATRICES: bool> Tile for Neon<MATRICES> {
         x: &[Rounded; N],
         at: usize,
         factor: Factor,
+        meanwhile: impl Fn(usize),
     ) {
-        by_twos!(sums, x, 32, at, |sum, x| add_scaled(sum, &signed(codes), x, factor));
+        by_twos!(sums, x, 32, at, meanwhile, |sum, x| add_scaled(sum, &signed(codes), x, factor));
     }
     #[inline(always)]
     fn dot16_centred(self, sums: Sums, codes: &[uint8x16_t; 4], x: &[i8; 16], _: &[i32; 2], factor: Factor) -> Sums {
@@ -214,8 +217,9 @@ impl<const MATRICES: bool> Tile for Neon<MATRICES> {
         x: &[Rounded; N],
         at: usize,
         factor: Factor,
+        meanwhile: impl Fn(usize),
     ) {
-        by_twos!(sums, x, 16, at, |sum, x| add_scaled(sum, &centred(codes), x, factor));
+        by_twos!(sums, x, 16, at, meanwhile, |sum, x| add_scaled(sum, &centred(codes), x, factor));
     }
     #[inline(always)]
     fn scaled(self, sums: Sums) -> int32x4_t {
@@ -237,11 +241,12 @@ impl<const MATRICES: bool> Tile for Neon<MATRICES> {
         codes: &[uint8x16_t; 4],
         x: &[Rounded; N],
         at: usize,
+        meanwhile: impl Fn(usize),
     ) {
         if BITS > 6 {
-            by_twos!(sums, x, 16, at, |sum, x| x.multiply_bytes(sum, codes));
+            by_twos!(sums, x, 16, at, meanwhile, |sum, x| x.multiply_bytes(sum, codes));
         } else {
-            by_twos!(sums, x, 16, at, |sum, x| add(sum, &signed(codes), x));
+            by_twos!(sums, x, 16, at, meanwhile, |sum, x| add(sum, &signed(codes), x));
         }
     }
     #[inline(always)]

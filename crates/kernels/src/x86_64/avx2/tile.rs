@@ -64,7 +64,7 @@ impl Tile for Avx2 {
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
         // SAFETY: a hint; it never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
     #[inline(always)]
     fn line(self, line: &[u8; LINE], part: usize) -> __m256i {
