@@ -140,7 +140,7 @@ pub struct ModelArgs {
 /// What the arithmetic runs on.
 #[derive(Args, Debug, Default)]
 pub struct MachineArgs {
-    /// Threads [default: one per core]
+    /// Threads [default: one per physical core that it may use]
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
     /// Instruction set

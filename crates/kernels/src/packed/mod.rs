@@ -73,9 +73,10 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
         let (first, weight, out) = &parts[part];
         let (outs, tiles) =
             (weight.outs(), (claim - first) * TOGETHER..weight.tiles().min((claim - first + 1) * TOGETHER));
-        let mut sums = vec![[0f32; TILE_ROWS]; panel.len()];
+        let mut sums = Vec::with_capacity(panel.len());
         for tile in tiles {
-            sums.fill([0.0; TILE_ROWS]);
+            sums.clear();
+            sums.resize(panel.len(), [0f32; TILE_ROWS]);
             let product = TileProduct { kind: weight.kind(), blocks: weight.tile(tile), x, rows: panel.clone() };
             kernels.packed(&product, &mut sums);
             let columns = tile * TILE_ROWS..outs.min((tile + 1) * TILE_ROWS);
