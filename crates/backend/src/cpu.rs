@@ -5,7 +5,7 @@ mod weights;
 pub use weights::{Table, Weight};
 
 use crate::{ActivationType, Backend, BackendError, KvSpec, KvType, LoadError};
-use glimmer_encoding::{Encoding, RowSource};
+use glimmer_encoding::{Encoding, FloatType, RowSource};
 use glimmer_kernels::attention::{self, Attention, KvData, KvDataMut, KvLayout, Workspace};
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::isa::Isa;
@@ -53,9 +53,17 @@ impl CpuBackend {
         Ok(Self { pool: Pool::new(threads.max(1)), kernels, activations: options.activations, workspace })
     }
 
-    /// Whether weights of this encoding are multiplied with 8-bit activations.
-    pub fn rounds_activations(&self, encoding: Encoding) -> bool {
-        self.activations != ActivationType::F32 && Packed::exists(encoding)
+    /// What activations are multiplied as with weights of this encoding, or why such weights cannot be loaded.
+    pub fn activations(&self, encoding: Encoding) -> Result<ActivationType, BackendError> {
+        let dense = matches!(encoding, Encoding::Dense(_));
+        match self.activations {
+            ActivationType::F32 => Ok(ActivationType::F32),
+            ActivationType::BF16 if encoding == Encoding::Dense(FloatType::BF16) => Ok(ActivationType::BF16),
+            ActivationType::Auto | ActivationType::Int8 if Packed::exists(encoding) => Ok(ActivationType::Int8),
+            ActivationType::Auto => Ok(ActivationType::F32),
+            ActivationType::Int8 if dense => Ok(ActivationType::F32),
+            activations => Err(BackendError::Encoding { encoding, activations }),
+        }
     }
 
     /// Threads that take part.
@@ -87,11 +95,13 @@ pub struct Tensor {
     data: Vec<f32>,
     /// The same in 8 bits, once a projection has asked for it: projections of one input share it.
     rounded: OnceLock<Activations>,
+    /// And in bf16.
+    halves: OnceLock<Vec<u16>>,
 }
 
 impl Tensor {
     fn new(rows: usize, cols: usize, data: Vec<f32>) -> Self {
-        Self { rows, cols, data, rounded: OnceLock::new() }
+        Self { rows, cols, data, rounded: OnceLock::new(), halves: OnceLock::new() }
     }
 
     fn zeros(rows: usize, cols: usize) -> Self {
@@ -100,7 +110,7 @@ impl Tensor {
 
     /// The elements, to be changed.
     fn elements(&mut self) -> &mut [f32] {
-        self.rounded = OnceLock::new();
+        (self.rounded, self.halves) = (OnceLock::new(), OnceLock::new());
         &mut self.data
     }
 }
