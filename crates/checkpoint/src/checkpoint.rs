@@ -204,7 +204,7 @@ impl Checkpoint {
     }
 
     /// The tensor called `name` as messages name it: the file, and its name there.
-    pub(crate) fn describe(&self, name: &str) -> String {
+    pub fn describe(&self, name: &str) -> String {
         let (file, name) = match self.tensor(name) {
             Some(info) => (self.source.describe(&info.codes.file), info.codes.name.as_str()),
             None => (self.table_file.clone(), name),
