@@ -142,7 +142,7 @@ pub enum ActivationType {
     F32,
     /// bfloat16; weights that are not bf16 themselves are refused.
     BF16,
-    /// 8 bits; quantized weights that there is no 8-bit kernel for are refused, dense ones meet f32.
+    /// 8 bits; quantized weights that there is no 8-bit kernel for are refused, dense ones beside them meet f32.
     Int8,
 }
 

@@ -182,6 +182,9 @@ impl Engine {
         let (threads, isa, activations) = (options.threads, options.isa, options.activations);
         let backend = CpuBackend::new(CpuOptions { threads, isa, activations })?;
         let named = inspect::activations(&checkpoint, &backend)?;
+        if activations == ActivationType::Int8 && named == ActivationType::F32.to_string() {
+            return Err(EngineError::NoActivations { label: checkpoint.label().to_string(), activations });
+        }
         drafter_checkpoint.as_ref().map(|drafter| inspect::activations(drafter, &backend)).transpose()?;
         progress(LoadProgress { done: 0, total });
         let target =

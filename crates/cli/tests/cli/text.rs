@@ -44,6 +44,9 @@ fn activations_in_bf16_are_named_and_every_width_gives_the_same_text() {
     let quantized = repository("fixtures/muse-tiny-mlx-vlm-4bit");
     glimmer(&["run", "-m", &quantized, "--prompt-ids", "1", "--activations", "bf16"])
         .assert_error(1, &[": tensor `", "no kernel for", "with bf16 activations", "--activations f32"]);
+    let dense = repository("fixtures/muse-tiny-bf16");
+    glimmer(&["run", "-m", &dense, "--prompt-ids", "1", "--activations", "int8"])
+        .assert_error(1, &["muse-tiny-bf16: no weight meets int8 activations"]);
     glimmer(&["run", "x", "--activations", "bf17"]).assert_error(2, &["auto, int8, bf16, f32"]);
 }
 
