@@ -16,6 +16,7 @@ mod mapped;
 #[cfg(target_os = "linux")]
 mod memory;
 mod quantized;
+mod real_tokenizer;
 mod sampling;
 mod score;
 mod step;
