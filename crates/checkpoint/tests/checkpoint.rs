@@ -8,6 +8,10 @@ mod fields;
 mod gguf;
 #[path = "support/gguf.rs"]
 mod gguf_writer;
+#[path = "support/hostile.rs"]
+mod hostile;
+#[path = "checkpoint/hostile_corpus.rs"]
+mod hostile_corpus;
 #[path = "checkpoint/read.rs"]
 mod read;
 #[path = "checkpoint/refuse.rs"]

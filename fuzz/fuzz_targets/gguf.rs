@@ -1,0 +1,7 @@
+//! GGUF files.
+#![no_main]
+
+#[path = "../../crates/checkpoint/tests/support/hostile.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::gguf(bytes));
