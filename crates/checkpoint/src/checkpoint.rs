@@ -54,7 +54,12 @@ impl Checkpoint {
         Self { source, label, config_file, config, table_file, tensors, blobs }
     }
 
-    /// What a user knows it by: the path that was opened, or the label of an embedded one.
+    /// The same, known to the user by another label than its path.
+    pub fn labelled(self, label: &str) -> Self {
+        Self { label: label.into(), ..self }
+    }
+
+    /// What a user knows it by: the path that was opened, or the label that it was given.
     pub fn label(&self) -> &str {
         &self.label
     }
