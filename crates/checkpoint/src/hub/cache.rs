@@ -158,7 +158,8 @@ impl Hub {
                 let found: Vec<String> =
                     commits.iter().filter(|commit| at.len() >= 4 && commit.starts_with(&at)).cloned().collect();
                 if found.len() != 1 {
-                    let what = format!("{} such revisions: the cache has {}", found.len(), files::listed(&commits));
+                    let how = if found.is_empty() { "no" } else { "more than one" };
+                    let what = format!("{how} such revision: the cache has {}", files::listed(&commits));
                     return Err(self.failure(name, what));
                 }
                 found

@@ -33,30 +33,31 @@ const MAX_LISTED: usize = 40;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub files: Vec<String>,
-    /// Below the snapshot; empty for the snapshot itself.
-    pub open: String,
+    /// A file of them, or the snapshot itself.
+    pub open: Option<String>,
 }
 
 /// Chooses from all names of a repository; `pair` is its manifest, if it has one. An error says why there is no choice.
 pub(super) fn choose(names: &[String], quant: Option<&str>, pair: Option<&Manifest>) -> Result<Choice, String> {
-    if quant.is_none() && names.iter().any(|name| is_weight(name)) {
+    if quant.is_none() && (pair.is_some() || names.iter().any(|name| is_weight(name))) {
         let folders = pair.map_or(vec![DRAFTER], |pair| vec![&*pair.target, &*pair.drafter]);
         let chosen = |name: &&String| match name.rsplit_once('/') {
+            _ if folders.contains(&name.as_str()) => true,
             None => is_weight(name) || SIDE_FILES.contains(&name.as_str()),
             Some((folder, file)) => folders.contains(&folder) && (is_weight(file) || SIDE_FILES.contains(&file)),
         };
         let mut files: Vec<String> = names.iter().filter(chosen).cloned().collect();
         // Weights come last, those of the model itself at the very end: where they are, everything is.
         files.sort_by_key(|name| (is_weight(name), is_weight(name) && !name.contains('/')));
-        if files.iter().any(|name| is_weight(name)) {
-            return Ok(Choice { files, open: String::new() });
+        if pair.is_some() || files.iter().any(|name| is_weight(name)) {
+            return Ok(Choice { files, open: None });
         }
     }
     let (chosen, all) = (one(names, quant)?, projectors(names));
     let mut files: Vec<String> = all.into_iter().take(1).chain(chosen.parts.iter().cloned()).collect();
     files.dedup();
     match chosen.parts.first() {
-        Some(first) if chosen.is_whole() => Ok(Choice { open: first.clone(), files }),
+        Some(first) if chosen.is_whole() => Ok(Choice { open: Some(first.clone()), files }),
         _ => Err(format!("{} has only {} of its parts", brief(&chosen.stem), chosen.parts.len())),
     }
 }

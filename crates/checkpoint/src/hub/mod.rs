@@ -115,7 +115,8 @@ impl Hub {
         fetched += self.fetch(&client, name, &listing, &chosen, watch)?;
         // Only now: until all of the new commit is there, the branch stays at one of which it is.
         self.remember(name, &listing.commit)?;
-        let path = self.snapshot(&name.id, &listing.commit).join(choice.open);
+        let snapshot = self.snapshot(&name.id, &listing.commit);
+        let path = choice.open.map_or_else(|| snapshot.clone(), |file| snapshot.join(file));
         Ok(Pulled { path, commit: listing.commit, fetched })
     }
 
@@ -151,7 +152,9 @@ impl Hub {
             let (bytes, room, at) = (gigabytes(bytes), gigabytes(room), escape(&self.cache.to_string_lossy()));
             return Err(self.failure(name, format!("{bytes} are to be downloaded, and {at} has room for {room}")));
         }
-        watch(Pulling::Begins { files: missing.len(), bytes });
+        if bytes > 0 {
+            watch(Pulling::Begins { files: missing.len(), bytes });
+        }
         let total = sum(&mut missing.iter().map(|file| file.size));
         let mut before = 0u64;
         for file in missing {

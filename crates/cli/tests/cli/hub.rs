@@ -244,7 +244,7 @@ fn a_server_that_stays_away_is_one_line() {
     user.hub.always("m-Q8_0.gguf", Fault::Cut(0));
     let ran = user.glimmer(&["pull", "org/m"]);
     assert_eq!((ran.code, ran.err.lines().count()), (Some(1), 2), "{ran:?}");
-    assert!(ran.err.contains("the connection ended early; 0 of 50000 bytes are here"), "{ran:?}");
+    assert!(ran.err.contains("; 0 of 50000 bytes are here"), "{ran:?}");
     assert_eq!(user.hub.requests().len(), 6);
     let nobody = user.command(&["pull", "org/m"]).env("HF_ENDPOINT", "http://127.0.0.1:9").output().unwrap();
     Ran::from(nobody).assert_error(1, &["org/m: cannot reach 127.0.0.1:9"]);
@@ -336,7 +336,8 @@ fn the_token_goes_to_the_hub_and_no_further() {
 #[test]
 fn what_a_server_says_is_not_believed() {
     let user = User::with_file(&noise(50_000));
-    let claims: [(fn(&mut Value), &str); 5] = [
+    type Claim = fn(&mut Value);
+    let claims: [(Claim, &str); 5] = [
         (|answer| answer["siblings"][0]["rfilename"] = json!("../../../../evil-Q8_0.gguf"), "siblings[0].rfilename"),
         (|answer| answer["siblings"][0]["rfilename"] = json!("/tmp/evil-Q8_0.gguf"), "siblings[0].rfilename"),
         (|answer| answer["siblings"][0]["lfs"]["sha256"] = json!("../../../evil"), "siblings[0].lfs"),
@@ -374,7 +375,7 @@ fn the_cache_is_listed_and_emptied() {
     user.hub.put("org/m", "m-Q4_0.gguf", &noise(30_000));
     let second = user.hub.commit("org/m");
     let ran = user.glimmer(&["pull", "org/m:q8_0"]);
-    assert!(ran.err.contains("pulling org/m:q8_0: 1 file, 0 B"), "{ran:?}");
+    assert!(ran.err.contains("nothing to download"), "{ran:?}");
     user.glimmer(&["pull", "org/m:q4_0"]).ok();
 
     let listed: Value = serde_json::from_str(&user.glimmer(&["ls", "--json"]).ok()).unwrap();
@@ -393,7 +394,7 @@ fn the_cache_is_listed_and_emptied() {
     assert_eq!(fs::read_dir(user.blob("org/m", "")).unwrap().count(), 2);
 
     user.glimmer(&["rm", "org/m:Q2_K"]).assert_error(1, &["nothing in the cache is Q2_K", "Q4_0, Q8_0"]);
-    user.glimmer(&["rm", "org/m@v1"]).assert_error(1, &["0 such revisions", &second]);
+    user.glimmer(&["rm", "org/m@v1"]).assert_error(1, &["no such revision", &second]);
     user.glimmer(&["rm", "org/m", "org/y"]).assert_error(1, &["org/y: not in the cache", "has org/m"]);
     user.glimmer(&["rm", "org/m:q8_0", "--yes"]).ok();
     assert!(!user.snapshot("org/m").join("m-Q8_0.gguf").exists());
