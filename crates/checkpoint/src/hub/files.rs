@@ -39,7 +39,8 @@ pub(super) struct Choice {
 
 /// Chooses from all names of a repository; `pair` is its manifest, if it has one. An error says why there is no choice.
 pub(super) fn choose(names: &[String], quant: Option<&str>, pair: Option<&Manifest>) -> Result<Choice, String> {
-    if quant.is_none() && (pair.is_some() || names.iter().any(|name| is_weight(name))) {
+    let of_the_model = |name: &str| is_weight(name) && !name.contains('/');
+    if quant.is_none() && (pair.is_some() || names.iter().any(|name| of_the_model(name))) {
         let folders = pair.map_or(vec![DRAFTER], |pair| vec![&*pair.target, &*pair.drafter]);
         let chosen = |name: &&String| match name.rsplit_once('/') {
             _ if folders.contains(&name.as_str()) => true,
@@ -48,10 +49,8 @@ pub(super) fn choose(names: &[String], quant: Option<&str>, pair: Option<&Manife
         };
         let mut files: Vec<String> = names.iter().filter(chosen).cloned().collect();
         // Weights come last, those of the model itself at the very end: where they are, everything is.
-        files.sort_by_key(|name| (is_weight(name), is_weight(name) && !name.contains('/')));
-        if pair.is_some() || files.iter().any(|name| is_weight(name)) {
-            return Ok(Choice { files, open: None });
-        }
+        files.sort_by_key(|name| (is_weight(name), of_the_model(name)));
+        return Ok(Choice { files, open: None });
     }
     let (chosen, all) = (one(names, quant)?, projectors(names));
     let mut files: Vec<String> = all.into_iter().take(1).chain(chosen.parts.iter().cloned()).collect();
@@ -362,7 +361,7 @@ mod tests {
             let error = chosen(&names, quant).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{quant:?}: {error}");
         }
-        assert_eq!(chosen(&["README.md", "only.gguf"], None).unwrap(), ["only.gguf"]);
+        assert_eq!(chosen(&["README.md", "only.gguf", "drafter/model.safetensors"], None).unwrap(), ["only.gguf"]);
         assert!(chosen(&["pytorch_model.bin"], None).unwrap_err().contains("neither"));
     }
 
