@@ -11,7 +11,7 @@
 //!   `model.safetensors.index.json`, of bf16, f16 or f32; from disk or from bytes in the binary
 //!   ([`Checkpoint::embedded`]);
 //! - the same as MLX writes it, with modules quantized in its affine, mxfp4, mxfp8 and nvfp4 modes;
-//! - one GGUF file (version 3) of a target or of a DFlash drafter, with tensors of f32, f16, bf16, q4_0, q8_0, q4_k,
+//! - GGUF (versions 2 and 3, in one file or in several) of a target or of a DFlash drafter, with tensors of f32, f16, bf16, q4_0, q8_0, q4_k,
 //!   q5_k and q6_k.
 //!
 //! [`hub`] has models of the Hugging Face hub here, and [`Pair`] reads bundles of a target and its drafter.
@@ -42,6 +42,7 @@ mod rows;
 mod safetensors;
 mod source;
 mod tensor;
+pub mod tokenizer;
 pub mod write;
 
 pub use checkpoint::Checkpoint;

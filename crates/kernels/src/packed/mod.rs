@@ -83,9 +83,11 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
             for (row, sums) in panel.clone().zip(&sums) {
                 // SAFETY: tiles are disjoint ranges of columns, panels of rows, and each pair is given to one thread once.
                 let part = unsafe { out.slice(row * outs + columns.start..row * outs + columns.end) };
-                match weight.factor() {
-                    1.0 => part.copy_from_slice(&sums[..columns.len()]),
-                    factor => part.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * factor),
+                match (weight.factor(), part.as_mut_array()) {
+                    // The length is known: a few moves instead of a call.
+                    (1.0, Some(whole)) => *whole = *sums,
+                    (1.0, None) => part.copy_from_slice(&sums[..columns.len()]),
+                    (factor, _) => part.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * factor),
                 }
             }
         }
