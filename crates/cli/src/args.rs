@@ -127,7 +127,7 @@ pub struct PromptArgs {
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// The model: a path, org/repo[:QUANT][@REVISION] or nano [also: -hf]
+    /// The model: a path, org/repo with :QUANT or @REVISION or without, or nano [also: -hf]
     #[arg(short = 'm', long, value_name = "MODEL")]
     pub model: Option<OsString>,
     /// The drafter, named as a model is [also: -md, -hfd] [default: none; for nano and pair bundles their own]
@@ -287,7 +287,7 @@ pub enum Switch {
 
 #[derive(Args, Debug)]
 pub struct InspectArgs {
-    /// A directory, a .gguf file, a model of the hub (org/repo[:QUANT][@REVISION]), or nano for the one inside this program
+    /// A directory, a .gguf file, a model of the hub (org/repo, with :QUANT or @REVISION or without), or nano for the one inside this program
     #[arg(value_name = "MODEL", required_unless_present = "model", conflicts_with = "model")]
     pub first: Option<OsString>,
     #[arg(short = 'm', long, hide = true)]
@@ -304,7 +304,7 @@ pub struct InspectArgs {
 
 #[derive(Args, Debug)]
 pub struct ScoreArgs {
-    /// A directory, a .gguf file, a model of the hub (org/repo[:QUANT][@REVISION]), or nano for the one inside this program
+    /// A directory, a .gguf file, a model of the hub (org/repo, with :QUANT or @REVISION or without), or nano for the one inside this program
     #[arg(value_name = "MODEL", required_unless_present = "model", conflicts_with = "model")]
     pub first: Option<OsString>,
     #[arg(short = 'm', long, hide = true)]
@@ -341,7 +341,7 @@ pub enum Bench {
 
 #[derive(Args, Debug)]
 pub struct StepArgs {
-    /// A directory, a .gguf file, a model of the hub (org/repo[:QUANT][@REVISION]), or nano for the one inside this program
+    /// A directory, a .gguf file, a model of the hub (org/repo, with :QUANT or @REVISION or without), or nano for the one inside this program
     #[arg(value_name = "MODEL", required_unless_present = "model", conflicts_with = "model")]
     pub first: Option<OsString>,
     #[arg(short = 'm', long, hide = true)]
