@@ -62,7 +62,12 @@ impl Checkpoint {
         Self { side: Some(side), ..self }
     }
 
-    /// What a user knows it by: the path that was opened, or the label of an embedded one.
+    /// The same, known to the user by another label than its path.
+    pub fn labelled(self, label: &str) -> Self {
+        Self { label: label.into(), ..self }
+    }
+
+    /// What a user knows it by: the path that was opened, or the label that it was given.
     pub fn label(&self) -> &str {
         &self.label
     }

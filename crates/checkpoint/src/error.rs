@@ -77,6 +77,14 @@ pub enum Error {
         /// What it is that cannot be read.
         what: String,
     },
+    /// A model could not be had from the hub, or is not in its cache. The text says what to do.
+    #[error("{name}: {what}")]
+    Hub {
+        /// The model, as it was asked for.
+        name: String,
+        /// Why, and what to do.
+        what: String,
+    },
 }
 
 struct More(usize, &'static str);

@@ -14,6 +14,8 @@
 //! - GGUF (versions 2 and 3, in one file or in several) of a target or of a DFlash drafter, with tensors of f32, f16, bf16, q4_0, q8_0, q4_k,
 //!   q5_k and q6_k.
 //!
+//! [`hub`] has models of the Hugging Face hub here, and [`Pair`] reads bundles of a target and its drafter.
+//!
 //! Whatever the container, names and configuration are those that Hugging Face has, and what a converter changed about
 //! a tensor is undone when it is read. Files are read at offsets: a file that is cut while it is read is an error, not a
 //! crash. Only [`Checkpoint::map`] maps them, for those who have not the memory and know the price. No input, however malformed, makes this crate panic, hang, or take more than tens of
@@ -27,12 +29,14 @@ mod cursor;
 mod error;
 mod fields;
 mod gguf;
+pub mod hub;
 mod huggingface;
 mod index;
 mod json;
 mod mapped;
 mod modules;
 mod names;
+mod pair;
 mod quantization;
 mod rows;
 mod safetensors;
@@ -45,6 +49,7 @@ pub use checkpoint::Checkpoint;
 pub use cursor::Cursor;
 pub use error::Error;
 pub use fields::Fields;
+pub use pair::Pair;
 pub use rows::Rows;
 pub use tensor::{Extent, Tensor, TensorInfo, TensorSpec};
 

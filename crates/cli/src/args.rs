@@ -40,6 +40,21 @@ pub enum Command {
     /// Writes a synthetic checkpoint: random weights in the container and encoding of a real one
     #[command(hide = true)]
     Synth(SynthArgs),
+    /// Downloads a model of the hub, or what is missing of it, and prints where it is
+    ///
+    /// The cache is the one that all tools of the hub share. HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE are
+    /// honoured, and HTTPS_PROXY. What was interrupted goes on where it ended, and every file is checked against its hash.
+    #[command(visible_alias = "download")]
+    Pull(PullArgs),
+    /// Lists the models in the cache
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Removes models from the cache
+    ///
+    /// org/repo is all of a model, org/repo@REVISION a revision, org/repo:QUANT the files of a quantization. What another
+    /// revision shares with it stays. At a terminal it asks first.
+    #[command(visible_aliases = ["remove", "delete"])]
+    Rm(RemoveArgs),
     /// Prints a completion script
     Completions {
         /// The shell that is to read it
@@ -49,8 +64,10 @@ pub enum Command {
 
 #[derive(Args, Debug, Default)]
 pub struct RunArgs {
-    /// A checkpoint's directory. Left out: nano, a tiny test model inside this program.
+    /// A directory, a .gguf file, or a model of the hub: org/repo, org/repo:QUANT, org/repo@REVISION. Left out: nano, a tiny
+    /// test model inside this program.
     ///
+    /// A model of the hub is downloaded if it is not in the cache. A directory with dflash_pair.json brings its drafter.
     /// A single argument is the model if it is an existing path, ends in .gguf, or looks like org/repo; otherwise it is the
     /// prompt, and nano runs. -m, -p and -- settle it.
     #[arg(value_name = "MODEL")]
@@ -110,16 +127,17 @@ pub struct PromptArgs {
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// The checkpoint's directory, or nano
-    #[arg(short = 'm', long, value_name = "PATH")]
+    /// The model: a path, org/repo with :QUANT or @REVISION or without, or nano [also: -hf]
+    #[arg(short = 'm', long, value_name = "MODEL")]
     pub model: Option<OsString>,
-    /// The drafter's directory [also: -md] [default: none; for nano its own]
-    #[arg(long, value_name = "PATH", visible_alias = "model-draft")]
+    /// The drafter, named as a model is [also: -md, -hfd] [default: none; for nano and pair bundles their own]
+    #[arg(long, value_name = "MODEL", visible_alias = "model-draft")]
     pub draft_model: Option<OsString>,
     /// Decodes without a drafter
     #[arg(long, visible_alias = "no-drafter", conflicts_with_all = ["draft_model", "draft_width", "spec_draft_n_max"])]
     pub no_draft: bool,
-    /// Rows of a round: the newest token and N-1 proposals [default: 5, or the drafter's block size if smaller]
+    /// Rows of a round: the newest token and N-1 proposals [default: a pair bundle's best, else 5, or the drafter's block size
+    /// if smaller]
     #[arg(long, value_name = "N", visible_alias = "draft-block-size", value_parser = value_parser!(u32).range(2..))]
     pub draft_width: Option<u32>,
     /// Proposals of a round, one less than the draft width
@@ -269,13 +287,13 @@ pub enum Switch {
 
 #[derive(Args, Debug)]
 pub struct InspectArgs {
-    /// The checkpoint's directory, or nano for the one inside this program
+    /// A directory, a .gguf file, a model of the hub (org/repo, with :QUANT or @REVISION or without), or nano for the one inside this program
     #[arg(value_name = "MODEL", required_unless_present = "model", conflicts_with = "model")]
     pub first: Option<OsString>,
     #[arg(short = 'm', long, hide = true)]
     pub model: Option<OsString>,
-    /// A drafter to check against it [also: -md]
-    #[arg(long, value_name = "PATH", visible_alias = "model-draft")]
+    /// A drafter to check against it [also: -md] [default: none; for nano and pair bundles their own]
+    #[arg(long, value_name = "MODEL", visible_alias = "model-draft")]
     pub draft_model: Option<OsString>,
     #[command(flatten)]
     pub memory: MemoryArgs,
@@ -286,7 +304,7 @@ pub struct InspectArgs {
 
 #[derive(Args, Debug)]
 pub struct ScoreArgs {
-    /// The checkpoint's directory or .gguf file, or nano for the one inside this program
+    /// A directory, a .gguf file, a model of the hub (org/repo, with :QUANT or @REVISION or without), or nano for the one inside this program
     #[arg(value_name = "MODEL", required_unless_present = "model", conflicts_with = "model")]
     pub first: Option<OsString>,
     #[arg(short = 'm', long, hide = true)]
@@ -323,7 +341,7 @@ pub enum Bench {
 
 #[derive(Args, Debug)]
 pub struct StepArgs {
-    /// The checkpoint's directory or .gguf file, or nano for the one inside this program
+    /// A directory, a .gguf file, a model of the hub (org/repo, with :QUANT or @REVISION or without), or nano for the one inside this program
     #[arg(value_name = "MODEL", required_unless_present = "model", conflicts_with = "model")]
     pub first: Option<OsString>,
     #[arg(short = 'm', long, hide = true)]
@@ -387,6 +405,35 @@ pub struct SynthArgs {
     /// The file or directory to write, which must not exist
     #[arg(short, long, value_name = "PATH")]
     pub out: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct PullArgs {
+    /// org/repo, org/repo:QUANT for the GGUF file of a quantization, org/repo@REVISION
+    #[arg(value_name = "NAME", required_unless_present = "model", conflicts_with = "model")]
+    pub first: Option<String>,
+    #[arg(short = 'm', long, hide = true)]
+    pub model: Option<String>,
+    /// A branch, a tag or a commit [default: main]
+    #[arg(long)]
+    pub revision: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// Prints a JSON list
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct RemoveArgs {
+    /// org/repo, org/repo@REVISION or org/repo:QUANT
+    #[arg(value_name = "NAME", required = true)]
+    pub names: Vec<String>,
+    /// Does not ask
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// Reads the command line. `None`: the answer was printed already.

@@ -2,13 +2,14 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::plan::InspectPlan;
-use crate::terminal;
+use crate::{models, terminal};
 use glimmer_engine::inspect::{CacheSizes, Part, Report, Span, inspect as look};
 use glimmer_engine::{EngineOptions, memory};
 use serde_json::{Value, json};
 
 /// Does what `inspect` says.
-pub fn inspect(plan: &InspectPlan) -> Outcome {
+pub fn inspect(mut plan: InspectPlan) -> Outcome {
+    models::obtain(&mut plan.options, true)?;
     let report = look(&plan.options)?;
     if matches!(report.part, Part::Drafter(_)) && plan.options != EngineOptions::new(plan.options.target.clone()) {
         let line = format!("{} is a drafter: --draft-model and memory for a context are a target's", report.label);

@@ -8,6 +8,7 @@ mod conversation;
 mod failure;
 mod flags;
 mod inspect;
+mod models;
 mod output;
 mod plan;
 mod printer;
@@ -40,15 +41,27 @@ fn perform() -> Outcome {
     match cli.command {
         Command::Run(args) => {
             let interrupt = signals::install()?;
-            run::run(&plan::run(*args, &around, plan::Manner::MayInteract)?, &around, &interrupt)
+            run::run(plan::run(*args, &around, plan::Manner::MayInteract)?, &around, &interrupt)
         }
         Command::Generate(args) => {
             let interrupt = signals::install()?;
-            run::run(&plan::run(*args, &around, plan::Manner::OneShot)?, &around, &interrupt)
+            run::run(plan::run(*args, &around, plan::Manner::OneShot)?, &around, &interrupt)
         }
-        Command::Inspect(args) => inspect::inspect(&plan::inspect(args)?),
+        Command::Inspect(args) => {
+            signals::install()?;
+            inspect::inspect(plan::inspect(args)?)
+        }
         Command::Score(args) => score::score(*args, &around, &signals::install()?),
-        Command::Bench(args::Bench::Step(args)) => bench::step(*args, &around),
+        Command::Bench(args::Bench::Step(args)) => {
+            signals::install()?;
+            bench::step(*args, &around)
+        }
+        Command::Pull(args) => {
+            signals::install()?;
+            models::pull(args)
+        }
+        Command::List(args) => models::list(&args),
+        Command::Rm(args) => models::remove(args, &around),
         Command::Synth(args) => synth::synth(&args, &signals::install()?),
         Command::Completions { shell } => {
             let mut script = Vec::new();

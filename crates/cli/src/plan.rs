@@ -5,11 +5,13 @@ use crate::args::{
     Switch,
 };
 use crate::failure::{Failure, Outcome};
+use crate::models;
 use crate::prompt::Prompt;
 use glimmer_engine::chat::message::RequestedStrength;
+use glimmer_engine::hub::Repository;
 use glimmer_engine::sampling::Sampling;
 use glimmer_engine::stops::MAX_STOPS;
-use glimmer_engine::{EngineOptions, Source};
+use glimmer_engine::{EngineOptions, NANO, Source};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -42,8 +44,10 @@ pub enum Manner {
 #[derive(Debug)]
 pub struct RunPlan {
     pub options: EngineOptions,
-    /// Rows of a round, where they were asked for.
-    pub width: Option<usize>,
+    /// Rows of a round, where something decides them.
+    pub width: Option<Width>,
+    /// A drafter that comes with the target is used.
+    pub draft: bool,
     pub prompt: Prompt,
     pub framing: Framing,
     pub system: Option<String>,
@@ -57,6 +61,16 @@ pub struct RunPlan {
     pub quiet: bool,
     /// Something that the user may not have meant.
     pub doubt: Option<String>,
+}
+
+/// Rows of a round, and what says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Width {
+    pub rows: usize,
+    /// A flag, or a field of a file.
+    pub from: String,
+    /// It is a flag.
+    pub typed: bool,
 }
 
 /// How a prompt is read.
@@ -112,6 +126,16 @@ impl RunPlan {
         }
     }
 
+    /// Has the models here, and settles what depends on them.
+    pub fn obtain(&mut self) -> Outcome {
+        let best = models::obtain(&mut self.options, self.draft)?;
+        if let (Some(Width { from, .. }), None) = (&self.width, &self.options.drafter) {
+            return Err(Failure::Usage(format!("{from} needs a drafter: --draft-model names one")));
+        }
+        self.width = self.width.take().or(best);
+        Ok(())
+    }
+
     /// The seed, where one was given.
     pub fn seed(&self) -> Option<u64> {
         match self.sampling.seed {
@@ -132,6 +156,7 @@ pub fn run(args: RunArgs, around: &Surroundings, manner: Manner) -> Outcome<RunP
     };
     let framing = framing(&prompt, &output, &target)?;
     let prompt_from = prompt_from(typed, &prompt, &output, around, manner)?;
+    let draft = !model.no_draft;
     let (options, width) = options(target, model, around)?;
     let OutputArgs { predict, stop, ignore_eos, show_reasoning, json, quiet } = output;
     if stop.len() > MAX_STOPS {
@@ -140,6 +165,7 @@ pub fn run(args: RunArgs, around: &Surroundings, manner: Manner) -> Outcome<RunP
     let plan = RunPlan {
         options,
         width,
+        draft,
         prompt: prompt_from,
         framing,
         system: prompt.system,
@@ -254,40 +280,18 @@ fn text_or_stdin(text: String) -> Prompt {
 /// become a prompt.
 fn is_model(text: &OsStr, exists: impl Fn(&Path) -> bool) -> bool {
     let Some(utf8) = text.to_str() else { return true };
-    let named = utf8 == NANO || utf8.ends_with(".gguf") || is_repository(utf8);
+    let named = utf8 == NANO || utf8.ends_with(".gguf") || Repository::parse(utf8).is_some();
     named || (utf8 != STDIN && exists(Path::new(text)))
 }
 
-/// `org/repo`, `org/repo:QUANT` or `org/repo@REV`.
-fn is_repository(text: &str) -> bool {
-    let word = |word: &str| {
-        word.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-    };
-    let Some((org, repo)) = text.split_once('/') else { return false };
-    let (repo, suffix) = match repo.split_once([':', '@']) {
-        Some((repo, suffix)) => (repo, Some(suffix)),
-        None => (repo, None),
-    };
-    word(org) && word(repo) && suffix.is_none_or(word)
-}
-
-const NANO: &str = "nano";
 /// Standard input, where a prompt or a file is expected; a file of that name is `./-`.
 const STDIN: &str = "-";
 
-/// The checkpoint that a name stands for. `nano` is the one in this program, unless there is a checkpoint of that name.
+/// The model that a name stands for.
 pub fn source(name: OsString, around: &Surroundings) -> Outcome<Source> {
-    let path = PathBuf::from(&name);
-    if name == NANO && !(around.exists)(&path.join("config.json")) {
-        return Ok(Source::Nano);
-    }
-    match name.to_str() {
-        Some(text) if is_repository(text) && !(around.exists)(&path) => Err(Failure::Runtime(format!(
-            "{text}: no such file or directory (models are read from local paths, this version downloads none)"
-        ))),
-        Some("") => Err(Failure::Usage("the model's path is empty".into())),
-        _ => Ok(Source::Path(path)),
+    match name.is_empty() {
+        true => Err(Failure::Usage("the model's path is empty".into())),
+        false => Ok(Source::named(&name, around.exists)),
     }
 }
 
@@ -299,10 +303,12 @@ fn framing(prompt: &PromptArgs, output: &OutputArgs, target: &Source) -> Outcome
         |flag: &str| Err(Failure::Usage(format!("{flag} needs --chat, as nano continues plain text by default")));
     let raw = prompt.raw || prompt.prompt_ids.is_some();
     match (raw, target) {
-        (false, Source::Path(_)) => match (&prompt.system, &prompt.effort, &output.show_reasoning) {
-            (None, None, None) => Ok(Framing::ByTemplate),
-            _ => Ok(Framing::Chat),
-        },
+        (false, Source::Path(_) | Source::Repository(_) | Source::Snapshot { .. }) => {
+            match (&prompt.system, &prompt.effort, &output.show_reasoning) {
+                (None, None, None) => Ok(Framing::ByTemplate),
+                _ => Ok(Framing::Chat),
+            }
+        }
         (true, _) if output.show_reasoning.is_some() => {
             let flag = if prompt.raw { "--raw" } else { "--prompt-ids" };
             Err(Failure::Usage(format!("--show-reasoning cannot be used with {flag}")))
@@ -347,20 +353,18 @@ fn prompt_from(
 }
 
 /// What the engine is made of, and the width of a round.
-fn options(target: Source, model: ModelArgs, around: &Surroundings) -> Outcome<(EngineOptions, Option<usize>)> {
+fn options(target: Source, model: ModelArgs, around: &Surroundings) -> Outcome<(EngineOptions, Option<Width>)> {
     let ModelArgs { model: _, draft_model, no_draft, draft_width, spec_draft_n_max, memory, machine } = model;
     let drafter = match draft_model {
         Some(name) => Some(source(name, around)?),
         None => (target == Source::Nano && !no_draft).then_some(Source::Nano),
     };
-    let (flag, width) = match (draft_width, spec_draft_n_max) {
-        (None, None) => ("", None),
-        (Some(width), _) => ("--draft-width", Some(width as usize)),
-        (_, Some(proposals)) => ("--spec-draft-n-max", Some(proposals as usize + 1)),
+    let typed = |rows: usize, flag: &str| Some(Width { rows, from: flag.into(), typed: true });
+    let width = match (draft_width, spec_draft_n_max) {
+        (None, None) => None,
+        (Some(width), _) => typed(width as usize, "--draft-width"),
+        (_, Some(proposals)) => typed(proposals as usize + 1, "--spec-draft-n-max"),
     };
-    if width.is_some() && drafter.is_none() {
-        return Err(Failure::Usage(format!("{flag} needs a drafter: --draft-model names one")));
-    }
     let options = EngineOptions { drafter, ..with_memory(EngineOptions::new(target), memory) };
     Ok((with_machine(options, machine), width))
 }

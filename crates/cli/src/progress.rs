@@ -13,6 +13,8 @@ pub struct Progress {
     /// How work per second is written.
     rate: fn(f64) -> String,
     started: Instant,
+    /// What was done when it began, which took no time.
+    before: Option<u64>,
     shown: bool,
     bar: Option<ProgressBar>,
 }
@@ -28,6 +30,11 @@ impl Progress {
         Self::new("writing {bar:30} {bytes} of {total_bytes}{msg}", |rate| format!("{:.2} GB/s", rate / 1e9))
     }
 
+    /// For bytes that are downloaded.
+    pub fn pulling() -> Self {
+        Self::new("pulling {bar:30} {bytes} of {total_bytes}{msg}", |rate| format!("{:.1} MB/s", rate / 1e6))
+    }
+
     /// For tokens of a text.
     pub fn scoring() -> Self {
         Self::new("scoring {bar:30} {pos} of {len} tokens{msg}", |rate| format!("{rate:.1} tok/s"))
@@ -39,11 +46,12 @@ impl Progress {
     }
 
     fn new(template: &'static str, rate: fn(f64) -> String) -> Self {
-        Self { template, rate, started: Instant::now(), shown: io::stderr().is_terminal(), bar: None }
+        Self { template, rate, started: Instant::now(), before: None, shown: io::stderr().is_terminal(), bar: None }
     }
 
     /// So much of so much.
     pub fn update(&mut self, done: u64, total: u64) {
+        let before = *self.before.get_or_insert(done);
         if !self.shown || (self.bar.is_none() && self.started.elapsed() < PATIENCE) {
             return;
         }
@@ -53,12 +61,15 @@ impl Progress {
                 .with_style(style.progress_chars("=> "))
                 .with_elapsed(self.started.elapsed())
         });
-        let (done, left, elapsed) =
-            (done as f64, total.saturating_sub(done) as f64, self.started.elapsed().as_secs_f64());
-        if done > 0.0 {
-            bar.set_message(format!(", {}, {:.0} s left", (self.rate)(done / elapsed), left * elapsed / done));
+        let (new, left, elapsed) = (
+            done.saturating_sub(before) as f64,
+            total.saturating_sub(done) as f64,
+            self.started.elapsed().as_secs_f64(),
+        );
+        if new > 0.0 {
+            bar.set_message(format!(", {}, {:.0} s left", (self.rate)(new / elapsed), left * elapsed / new));
         }
-        bar.set_position(done as u64);
+        bar.set_position(done);
     }
 
     /// Takes the bar away.

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::output::{Ran, start_line};
-use crate::plan::{Framing, Limit, RunPlan, Surroundings};
+use crate::plan::{Framing, Limit, RunPlan, Surroundings, Width};
 use crate::printer::{Printer, Style};
 use crate::progress::Progress;
 use crate::prompt::Prompt;
@@ -41,7 +41,9 @@ pub struct Spoken {
 }
 
 /// Does what `run` says.
-pub fn run(plan: &RunPlan, around: &Surroundings, interrupt: &Interrupt) -> Outcome {
+pub fn run(mut plan: RunPlan, around: &Surroundings, interrupt: &Interrupt) -> Outcome {
+    plan.obtain()?;
+    let plan = &plan;
     let chat = preflight(plan)?;
     let text = plan.prompt.read()?;
     announce(plan);
@@ -102,14 +104,19 @@ fn preflight(plan: &RunPlan) -> Outcome<bool> {
     if !chat_template && plan.framing == Framing::Chat {
         return without("chat template: use --raw, and neither --system, --reasoning-effort nor --show-reasoning");
     }
-    if let (Some(width), Some((label, Ok(config)))) = (plan.width, &drafter)
-        && width > config.block_size
+    if let (Some(Width { rows, from, typed }), Some((label, Ok(config)))) = (&plan.width, &drafter)
+        && *rows > config.block_size
     {
         let most = config.block_size;
-        return Err(Failure::Usage(format!(
-            "--draft-width is {width}, expected 2 to {most}, the block size of {label} (--spec-draft-n-max: 1 to {})",
-            most - 1
-        )));
+        let expected = format!("expected 2 to {most}, the block size of {label}");
+        return Err(match typed {
+            true => {
+                let proposals = most - 1;
+                let line = format!("--draft-width is {rows}, {expected} (--spec-draft-n-max: 1 to {proposals})");
+                Failure::Usage(line)
+            }
+            false => Failure::Runtime(format!("{from}: {expected}, found {rows}")),
+        });
     }
     Ok(match plan.framing {
         Framing::Chat => true,
@@ -130,7 +137,7 @@ impl<'a> Ready<'a> {
         Ok(Self {
             plan,
             chat,
-            width: plan.width.unwrap_or(WIDTH.min(block_size)),
+            width: plan.width.as_ref().map_or(WIDTH.min(block_size), |width| width.rows),
             sampling,
             style: Style {
                 silent: plan.json,

@@ -6,7 +6,7 @@ use crate::output::{object, settings_json, start_line};
 use crate::plan::{Surroundings, file, source, with_machine, with_passes};
 use crate::progress::Progress;
 use crate::signals::Interrupt;
-use crate::terminal;
+use crate::{models, terminal};
 use glimmer_engine::inspect::{self, Part};
 use glimmer_engine::score::{Distance, Score};
 use glimmer_engine::{Engine, EngineOptions, Settings, memory};
@@ -26,6 +26,7 @@ pub fn score(args: ScoreArgs, around: &Surroundings, interrupt: &Interrupt) -> O
     let options = with_machine(with_passes(EngineOptions::new(target), passes), machine);
     let reference = against.map(|target| EngineOptions { target, ..options.clone() });
     let mut all: Vec<EngineOptions> = std::iter::once(options).chain(reference).collect();
+    all.iter_mut().try_for_each(|options| models::obtain(options, false).map(drop))?;
     let window = match window {
         Some(window) => window as usize,
         None => all.iter().map(limit).try_fold(WINDOW, |least, limit| Outcome::Ok(least.min(limit?)))?,

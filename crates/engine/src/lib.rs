@@ -12,6 +12,7 @@ mod error;
 mod generate;
 pub mod inspect;
 pub mod memory;
+mod obtain;
 mod random;
 pub mod sampling;
 pub mod score;
@@ -27,5 +28,7 @@ pub use engine::{DrafterSettings, Engine, EngineOptions, LoadProgress, Settings}
 pub use error::EngineError;
 pub use generate::{Event, Finish, Flow, Generation, Output, Request, RoundRecord, Timings, ToolMessage};
 pub use glimmer_backend::{ActivationType, Isa, KvType, KvTypes, Limits};
+pub use glimmer_checkpoint::hub;
+pub use obtain::PairWidth;
 pub use session::{Prefill, Session};
-pub use source::Source;
+pub use source::{NANO, Source};

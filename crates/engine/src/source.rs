@@ -1,9 +1,11 @@
-//! Where models come from: a path, or the pair that is part of the binary.
+//! Where models come from: a path, a repository of the hub, or the pair that is part of the binary.
 
 use crate::EngineError;
-use glimmer_checkpoint::Checkpoint;
+use glimmer_checkpoint::hub::{Hub, Pulling, Repository};
+use glimmer_checkpoint::{Checkpoint, Error, Pair};
+use std::ffi::OsStr;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A target or a drafter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +14,19 @@ pub enum Source {
     Nano,
     /// A checkpoint on disk.
     Path(PathBuf),
+    /// A model of the hub, which is [obtained](Self::obtain) before it can be opened.
+    Repository(Repository),
+    /// A model of the hub that is here.
+    Snapshot {
+        /// What it was asked for by.
+        name: String,
+        /// Where it is.
+        path: PathBuf,
+    },
 }
+
+/// The name of the embedded pair.
+pub const NANO: &str = "nano";
 
 macro_rules! nano {
     ($folder:literal: $($file:literal),*) => {
@@ -26,9 +40,51 @@ const TARGET: &[(&str, &[u8])] = nano!("target":
 const ASSISTANT: &[(&str, &[u8])] = nano!("assistant": "config.json", "model.safetensors");
 
 impl Source {
+    /// What a name stands for. `nano` is the pair of this program unless there is a checkpoint of that name; `org/repo`, with a
+    /// revision or a quantization or without, is a model of the hub unless `exists` knows such a path; all else is a path.
+    pub fn named(name: &OsStr, exists: impl Fn(&Path) -> bool) -> Source {
+        let path = Path::new(name);
+        if name == NANO && !exists(&path.join("config.json")) {
+            return Source::Nano;
+        }
+        match name.to_str().and_then(Repository::parse) {
+            Some(repository) if !exists(path) => Source::Repository(repository),
+            _ => Source::Path(path.into()),
+        }
+    }
+
+    /// Has a model of the hub here: from the cache without a request where all of it is there, else by downloading it. Where
+    /// the two are, the environment says ([`Hub::from_environment`]).
+    pub fn obtain(&mut self, watch: &mut dyn FnMut(&Repository, Pulling<'_>)) -> Result<(), EngineError> {
+        if let Source::Repository(repository) = self {
+            let path = Hub::from_environment()?.obtain(repository, &mut |pulling| watch(repository, pulling))?.path;
+            *self = Source::Snapshot { name: repository.to_string(), path };
+        }
+        Ok(())
+    }
+
+    /// The pair, where this is a bundle of one.
+    pub(crate) fn pair(&self) -> Result<Option<Pair>, EngineError> {
+        match self {
+            Source::Path(path) | Source::Snapshot { path, .. } => Ok(Pair::read(path)?),
+            Source::Nano | Source::Repository(_) => Ok(None),
+        }
+    }
+
+    /// A part of this bundle.
+    pub(crate) fn part(&self, path: PathBuf) -> Source {
+        match self {
+            Source::Snapshot { name, .. } => {
+                let part = path.file_name().unwrap_or_default().to_string_lossy();
+                Source::Snapshot { name: format!("{name} ({part})"), path }
+            }
+            _ => Source::Path(path),
+        }
+    }
+
     /// Opens a target.
     pub fn open_target(&self) -> Result<Checkpoint, EngineError> {
-        self.open("nano", TARGET)
+        self.open(NANO, TARGET)
     }
 
     /// Opens a drafter.
@@ -37,18 +93,22 @@ impl Source {
     }
 
     fn open(&self, label: &str, files: &[(&'static str, &'static [u8])]) -> Result<Checkpoint, EngineError> {
-        match self {
-            Source::Nano => Ok(Checkpoint::embedded(label, files)?),
-            Source::Path(path) => Ok(glimmer_checkpoint::open(path)?),
-        }
+        Ok(match self {
+            Source::Nano => Checkpoint::embedded(label, files)?,
+            Source::Path(path) => glimmer_checkpoint::open(path)?,
+            Source::Snapshot { name, path } => glimmer_checkpoint::open(path)?.labelled(name),
+            Source::Repository(name) => return Err(Error::NotFound { path: name.to_string() }.into()),
+        })
     }
 }
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::Nano => f.write_str("nano"),
+            Source::Nano => f.write_str(NANO),
             Source::Path(path) => path.display().fmt(f),
+            Source::Repository(name) => name.fmt(f),
+            Source::Snapshot { name, .. } => name.fmt(f),
         }
     }
 }

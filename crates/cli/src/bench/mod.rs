@@ -8,7 +8,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::start_line;
 use crate::plan::{Surroundings, source, with_machine, with_passes};
 use crate::progress::Progress;
-use crate::terminal;
+use crate::{models, terminal};
 use glimmer_engine::inspect::{self, Part};
 use glimmer_engine::step::{StepPlan, StepReport};
 use glimmer_engine::{Engine, EngineOptions, Settings};
@@ -29,6 +29,7 @@ struct Measured<'a> {
 pub fn step(args: StepArgs, around: &Surroundings) -> Outcome {
     let (json, record) = (args.json, args.record.clone());
     let (mut options, plan) = understand(args, around)?;
+    models::obtain(&mut options, false)?;
     let shape = preflight(&mut options, &plan)?;
     let record = record.map(|dir| Record::new(&dir)).transpose()?;
     let started = Instant::now();

@@ -13,6 +13,12 @@ pub const SPELLINGS: &[(&str, &str)] = &[
     ("--no-conversation", "--raw"),
     ("--ignore-chat-template", "--raw"),
     ("-l", "--logit-bias"),
+    ("-hf", "--model"),
+    ("-hfr", "--model"),
+    ("--hf-repo", "--model"),
+    ("-hfd", "--draft-model"),
+    ("-hfrd", "--draft-model"),
+    ("--hf-repo-draft", "--draft-model"),
 ];
 
 /// Why, or what to do instead, and the flags; with a `*` all that begin so.
@@ -35,7 +41,10 @@ const REFUSED: &[(&str, &[&str])] = &[
     ("", &["--in-prefix*", "--in-suffix*", "--prefill-response", "--simple-io", "--cpu-*", "--prio*", "--poll*"]),
     ("", &["--warmup", "--no-warmup", "--log-*", "--reasoning-format"]),
     ("threads are the same for prompt and output", &["-tb", "--threads-batch"]),
-    ("models are read from local paths", &["-hf*", "--hf-*", "-mu", "--model-url", "--offline"]),
+    ("org/repo:QUANT names a file of a repository", &["-hff", "--hf-file"]),
+    ("HF_TOKEN has the token", &["-hft", "--hf-token"]),
+    ("HF_HUB_OFFLINE=1 forbids every request", &["--offline"]),
+    ("models are read from paths and from the hub", &["-mu", "--model-url"]),
     ("no code of a checkpoint is ever run", &["--trust-remote-code"]),
     ("the prompt is never printed", &["--no-display-prompt", "--display-prompt"]),
     ("the prompt is taken as it is, backslashes included", &["-e", "--escape", "--no-escape"]),

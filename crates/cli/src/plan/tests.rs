@@ -59,6 +59,7 @@ fn a_lone_argument_is_a_model_or_a_prompt() {
         ("https://example.org/x", false),
         ("model.gguf?", false),
         ("ünï/cödé", false),
+        ("org/repo@v1:Q8_0", true),
         ("-", false),
         ("./-", true),
     ] {
@@ -109,13 +110,16 @@ fn flags_settle_what_is_what() {
 }
 
 #[test]
-fn a_repository_that_is_not_here_is_an_error_and_not_a_prompt() {
-    for typed in [&["org/repo"][..], &["org/repo:Q4_K_M", "hello"], &["-m", "org/repo@main"], &["-md", "org/repo", "x"]]
-    {
-        let error = planned(typed, &AT_A_TERMINAL).unwrap_err();
-        assert!(matches!(&error, Failure::Runtime(line) if line.starts_with("org/repo")), "{typed:?}: {error:?}");
-    }
-    assert!(planned(&["org/cached"], &AT_A_TERMINAL).is_ok());
+fn a_repository_is_a_model_unless_there_is_such_a_path() {
+    let repository = |text: &str| Source::Repository(Repository::parse(text).unwrap());
+    let target = |typed: &[&str]| planned(typed, &AT_A_TERMINAL).unwrap().options.target;
+    assert_eq!(target(&["org/repo"]), repository("org/repo"));
+    assert_eq!(target(&["org/repo:Q4_K_M", "hello"]), repository("org/repo:Q4_K_M"));
+    assert_eq!(target(&["-hf", "org/repo@main", "x"]), repository("org/repo@main"));
+    assert_eq!(target(&["org/cached"]), Source::Path("org/cached".into()));
+    assert_eq!(target(&["org/model.gguf"]), Source::Path("org/model.gguf".into()));
+    let drafter = planned(&["-hfd", "org/repo", "x"], &AT_A_TERMINAL).unwrap().options.drafter;
+    assert_eq!(drafter, Some(repository("org/repo")));
 }
 
 #[test]
@@ -139,11 +143,9 @@ fn what_does_not_go_together_is_refused_by_name() {
         (&["-p", "x", "-f", "y"], &["--prompt <TEXT>", "--file <FILE>"]),
         (&["--prompt-ids", "1", "-p", "x"], &["--prompt-ids <IDS>", "--prompt <TEXT>"]),
         (&["--prompt-ids", "1", "--chat"], &["--prompt-ids <IDS>", "--chat"]),
-        (&["--no-draft", "-md", "here", "x"], &["--no-draft", "--draft-model <PATH>"]),
+        (&["--no-draft", "-md", "here", "x"], &["--no-draft", "--draft-model <MODEL>"]),
         (&["--no-draft", "--draft-width", "4", "x"], &["--no-draft", "--draft-width <N>"]),
         (&["--draft-width", "4", "--spec-draft-n-max", "3", "x"], &["--draft-width <N>", "--spec-draft-n-max <K>"]),
-        (&["--draft-width", "4", "here", "x"], &["--draft-width needs a drafter"]),
-        (&["--spec-draft-n-max", "4", "here", "x"], &["--spec-draft-n-max needs a drafter"]),
         (&["--raw", "--chat", "x"], &["--raw", "--chat"]),
         (&["--raw", "--system", "s", "x"], &["--raw", "--system <TEXT>"]),
         (&["--raw", "--reasoning-effort", "low", "x"], &["--raw", "--reasoning-effort <LEVEL>"]),
@@ -202,10 +204,11 @@ fn framing_follows_model_and_flags() {
 #[test]
 fn numbers_of_other_tools_mean_the_same() {
     let plan = |typed: &[&str]| planned(&[typed, &["x"]].concat(), &AT_A_TERMINAL).unwrap();
-    assert_eq!(plan(&["--spec-draft-n-max", "4"]).width, Some(5));
-    assert_eq!(plan(&["--draft-block-size", "4"]).width, Some(4));
+    let width = |typed: &[&str]| plan(typed).width.map(|width| width.rows);
+    assert_eq!(width(&["--spec-draft-n-max", "4"]), Some(5));
+    assert_eq!(width(&["--draft-block-size", "4"]), Some(4));
     for proposals in ["--num-draft-tokens", "--draft-max", "--draft-n", "--draft"] {
-        assert_eq!(plan(&[proposals, "4"]).width, Some(5), "{proposals}");
+        assert_eq!(width(&[proposals, "4"]), Some(5), "{proposals}");
     }
     let sampling = |typed: &[&str]| plan(typed).sampling(&Sampling { top_k: 9, ..Sampling::default() }, 0);
     assert_eq!((sampling(&["--top-k", "-1"]).top_k, sampling(&["--top-k=0"]).top_k, sampling(&[]).top_k), (0, 0, 9));

@@ -10,6 +10,9 @@ fn help_is_as_reviewed() {
         ("run_short", &["run", "-h"]),
         ("inspect", &["inspect", "--help"]),
         ("bench_step", &["bench", "step", "--help"]),
+        ("pull", &["pull", "--help"]),
+        ("list", &["list", "--help"]),
+        ("rm", &["rm", "--help"]),
     ] {
         let ran = glimmer(args);
         assert_eq!(ran.err, "");

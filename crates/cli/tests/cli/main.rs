@@ -5,6 +5,7 @@ mod bench;
 mod corpus;
 mod golden;
 mod help;
+mod hub;
 mod inspect;
 mod refused;
 #[cfg(unix)]
@@ -12,6 +13,7 @@ mod repl;
 mod score;
 #[cfg(unix)]
 mod signals;
+mod stand_in;
 mod support;
 mod text;
 mod usage;

@@ -5,6 +5,7 @@ use std::fs;
 
 #[test]
 fn usage_errors_name_the_flag() {
+    let bf16 = repository("fixtures/muse-tiny-bf16");
     for (args, parts) in [
         (&["run", "x", "--temprature", "1"][..], &["--temprature", "similar argument", "--temperature"][..]),
         (&["rum"], &["rum", "similar subcommand", "'run'"]),
@@ -52,7 +53,17 @@ fn usage_errors_name_the_flag() {
         (&["run", "x", "--spec-draft-n-max", "16"], &["--spec-draft-n-max", "1 to 15"]),
         (&["run", "x", "--spec-draft-n-max", "0"], &["--spec-draft-n-max <K>"]),
         (&["run", "x", "--draft-width", "4", "--no-draft"], &["--draft-width <N>", "--no-draft"]),
-        (&["run", "x", "--no-draft", "--draft-model", "y"], &["--no-draft", "--draft-model <PATH>"]),
+        (&["run", "x", "--no-draft", "--draft-model", "y"], &["--no-draft", "--draft-model <MODEL>"]),
+        (&["run", &bf16, "x", "--draft-width", "4"], &["--draft-width needs a drafter"]),
+        (&["run", &bf16, "x", "--spec-draft-n-max", "4"], &["--spec-draft-n-max needs a drafter"]),
+        (&["run", "x", "-hff", "a.gguf"], &["-hff is not supported by this version: org/repo:QUANT names a file"]),
+        (&["run", "x", "--offline"], &["--offline is not supported by this version: HF_HUB_OFFLINE=1 forbids"]),
+        (&["pull"], &["<NAME>"]),
+        (&["pull", "nano"], &["nano names no model of the hub", "org/repo:QUANT"]),
+        (&["pull", "../x"], &["../x names no model of the hub"]),
+        (&["pull", "org/repo", "--revision", "../x"], &["--revision", "../x"]),
+        (&["pull", "org/repo@v1", "--revision", "v2"], &["two revisions"]),
+        (&["rm"], &["<NAME>"]),
         (&["run", "--prompt-ids", "1,x"], &["--prompt-ids <IDS>", "x"]),
         (&["run", "--prompt-ids", ""], &["--prompt-ids <IDS>"]),
         (&["run", "--prompt-ids", "-1"], &["-1"]),
@@ -96,7 +107,6 @@ fn what_cannot_be_done_is_one_line() {
     let assistant = repository("nano/assistant");
     for (args, parts) in [
         (&["run", "-m", &absent, "x"][..], &["absent: no such file or directory"][..]),
-        (&["run", "org/absent-model"], &["org/absent-model: no such file or directory", "downloads none"]),
         (&["run", "-md", &absent, "x"], &["absent: no such file or directory"]),
         (&["run", "absent.gguf", "x"], &["absent.gguf: no such file or directory"]),
         (
