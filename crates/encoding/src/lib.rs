@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod affine;
+mod codebook;
 mod dense;
 mod encode;
 mod finite;
@@ -16,9 +17,10 @@ mod rows;
 mod view;
 
 pub use affine::unpack_codes;
+pub use codebook::Codebook;
 pub use dense::FloatType;
 pub use encode::{EncodedRows, encode_rows};
-pub use ggml::GgmlType;
+pub use ggml::{GgmlType, Sixteenths};
 pub use microscale::{e2m1, e4m3, e8m0};
 pub use rows::{MemoryRows, RowOrder, RowSource, Scratch, SharedBytes};
 pub use view::{Parts, ViewError, WeightView};
