@@ -11,8 +11,8 @@
 //!   `model.safetensors.index.json`, of bf16, f16 or f32; from disk or from bytes in the binary
 //!   ([`Checkpoint::embedded`]);
 //! - the same as MLX writes it, with modules quantized in its affine, mxfp4, mxfp8 and nvfp4 modes;
-//! - one GGUF file (version 3) of a target or of a DFlash drafter, with tensors of f32, f16, bf16, q4_0, q8_0, q4_k,
-//!   q5_k and q6_k.
+//! - one GGUF file (version 3) of a target or of a DFlash drafter, with tensors of floats or of any of ggml's
+//!   block formats ([`GgmlType`](glimmer_encoding::GgmlType)).
 //!
 //! Whatever the container, names and configuration are those that Hugging Face has, and what a converter changed about
 //! a tensor is undone when it is read. Files are read at offsets: a file that is cut while it is read is an error, not a

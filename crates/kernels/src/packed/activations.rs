@@ -20,6 +20,8 @@ pub struct Rounded {
     pub centres: [[i32; 2]; 16],
     /// The sums over 16, 32, 64 and 128 inputs, one after the other; see [`sums_at`].
     pub sums: [f32; 32],
+    /// The sums over 16 inputs.
+    pub sums16: [i16; 16],
     /// The sums over 32 inputs.
     pub sums32: [i16; 8],
     /// What a code of 1 is.
@@ -27,7 +29,8 @@ pub struct Rounded {
 }
 
 impl Rounded {
-    const ZERO: Self = Self { codes: [0; BLOCK], centres: [[0; 2]; 16], sums: [0.0; 32], sums32: [0; 8], scale: 0.0 };
+    const ZERO: Self =
+        Self { codes: [0; BLOCK], centres: [[0; 2]; 16], sums: [0.0; 32], sums16: [0; 16], sums32: [0; 8], scale: 0.0 };
 
     /// N codes from `at` on.
     #[inline(always)]
@@ -159,6 +162,9 @@ pub(crate) fn round<L: Lanes>(l: L, x: &[f32], to: &mut Rounded) {
         let (smaller, larger) = to.sums.split_at_mut(sums_at(size));
         let pairs = smaller[sums_at(size / 2)..].as_chunks::<2>().0;
         larger.iter_mut().zip(pairs).for_each(|(sum, pair)| *sum = pair[0] + pair[1]);
+    }
+    for (to, sum) in to.sums16.iter_mut().zip(&to.sums) {
+        *to = *sum as i16;
     }
     for (to, sum) in to.sums32.iter_mut().zip(&to.sums[sums_at(32)..]) {
         *to = *sum as i16;
