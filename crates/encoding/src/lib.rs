@@ -112,7 +112,7 @@ impl Encoding {
     /// - affine: `scale * code + bias`, scale and bias widened to f32. With scales of 16 bits the product is exact, so
     ///   the result is the exact one rounded once. (MLX itself rounds product and sum to the type of the scales.)
     /// - mxfp4, mxfp8: `code * scale`, exact but for subnormals; nvfp4: `code * (scale * global scale)`.
-    /// - ggml: as ggml's own reference, in its order.
+    /// - ggml: as ggml's own reference, in its order; but an e8m0 scale that is no number gives elements that are none.
     ///
     /// Any bits decode: scales that are infinite or NaN give elements that are.
     ///

@@ -57,7 +57,8 @@ pub fn scale_of(scale: u8) -> i8 {
 
 /// Seven signs and the one that makes the number of negative ones even.
 fn signs_of(seven: u8) -> u8 {
-    seven & 127 | (seven & 127).count_ones() as u8 % 2 << 7
+    let seven = seven & 127;
+    if seven.count_ones().is_multiple_of(2) { seven } else { seven | 128 }
 }
 
 /// The signs of elements 8 i to 8 i + 8, of 32 bits for each 32 elements, four times seven from the lowest.

@@ -86,11 +86,13 @@ struct Format {
     /// Both lengths are right, here and below.
     codes: Unpack,
     decode: fn(block: &[u8], out: &mut [f32]),
-    encode: Option<fn(values: &[f32], block: &mut [u8])>,
+    /// The block is all zeros.
+    encode: Option<Pack>,
     sixteenths: Option<fn(block: &[u8]) -> Sixteenths>,
 }
 
 type Unpack = fn(block: &[u8], codes: &mut [u8]);
+type Pack = fn(values: &[f32], block: &mut [u8]);
 
 impl GgmlType {
     /// Every type there is.

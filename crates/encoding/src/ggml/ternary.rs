@@ -35,7 +35,7 @@ fn codes_1(block: &[u8], codes: &mut [u8]) {
         for (i, codes) in codes.chunks_exact_mut(bytes.len()).enumerate() {
             let left = 3u8.pow(i as u32);
             codes.iter_mut().zip(bytes).for_each(|(code, &byte)| {
-                *code = (u16::from(byte.wrapping_mul(left)) * 3 >> 8) as u8;
+                *code = (u16::from(byte.wrapping_mul(left)) * 3 / 256) as u8;
             });
         }
     }

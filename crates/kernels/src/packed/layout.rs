@@ -7,7 +7,7 @@
 //! rows of the tile each ([`slot_of`]), so that the two halves, multiplied by the same eight activations, interleave into the
 //! sixteen rows in order. 4-bit codes share a line: the first half's in the low nibbles, the second half's in the high
 //! ones. Further bits lie in planes behind the nibbles, line after line at the next bits of a byte. Scales stay in
-//! the bits that the file has them in.
+//! the bits that the file has them in, but for those of scattered bits, which become bytes.
 
 use super::tile::{LINE, TILE_ROWS};
 use glimmer_encoding::{Encoding, FloatType, GgmlType};
