@@ -1,12 +1,16 @@
 //! The verbs on the CPU, over the kernels of the instruction set in use.
 
+mod stock;
 mod weights;
 
 pub use weights::{Table, Weight};
 
+use stock::{Floats, Stock};
+
 use crate::{ActivationType, Backend, BackendError, KvSpec, KvType, LoadError};
 use glimmer_encoding::{Encoding, RowSource};
 use glimmer_kernels::attention::{self, Attention, KvData, KvDataMut, KvLayout, Workspace};
+use glimmer_kernels::cores;
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::isa::Isa;
 use glimmer_kernels::limits::{self, Limits};
@@ -21,7 +25,7 @@ use std::sync::OnceLock;
 /// What a [`CpuBackend`] is made with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
-    /// Threads in all; the default is one per core that the process may use.
+    /// Threads in all; the default is one per [core](cores::usable) that the process may use.
     pub threads: Option<usize>,
     /// Instruction set; the default is the machine's fastest.
     pub isa: Option<Isa>,
@@ -35,6 +39,7 @@ pub struct CpuBackend {
     kernels: &'static Kernels,
     activations: ActivationType,
     workspace: Workspace,
+    stock: Stock,
 }
 
 impl CpuBackend {
@@ -48,9 +53,14 @@ impl CpuBackend {
             })?,
         };
         memory::reuse_freed();
-        let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        let workspace = Workspace::default();
-        Ok(Self { pool: Pool::new(threads.max(1)), kernels, activations: options.activations, workspace })
+        let threads = options.threads.unwrap_or_else(cores::usable);
+        Ok(Self {
+            pool: Pool::new(threads.max(1)),
+            kernels,
+            activations: options.activations,
+            workspace: Workspace::default(),
+            stock: Stock::default(),
+        })
     }
 
     /// Whether weights of this encoding are multiplied with 8-bit activations.
@@ -77,6 +87,28 @@ impl CpuBackend {
     pub fn isa(&self) -> Isa {
         self.kernels.isa()
     }
+
+    /// A tensor whose elements are whatever they are, to be written.
+    fn unwritten(&self, rows: usize, cols: usize) -> Tensor {
+        Tensor::new(rows, cols, self.stock.take(rows * cols))
+    }
+
+    /// x normalised, and in 8 bits as well if `round`; so are the two below.
+    fn normed(&self, x: &Tensor, norm: Option<&Vec<f32>>, eps: f32, round: bool) -> Tensor {
+        let (mut out, norm) = (self.unwritten(x.rows, x.cols), norm.map(Vec::as_slice));
+        let rounded = rows::rms_norm_into(self.kernels, &self.pool, &x.data, x.cols, norm, eps, &mut out.data, round);
+        out.with(rounded)
+    }
+
+    fn gated(&self, mut x: Tensor, gate: &Tensor, round: bool) -> Tensor {
+        let rounded = rows::gate(self.kernels, &self.pool, &mut x.data, &gate.data, gate.cols, round);
+        x.with(rounded)
+    }
+
+    fn multiplied(&self, mut gate: Tensor, up: &Tensor, round: bool) -> Tensor {
+        let rounded = rows::swiglu(self.kernels, &self.pool, &mut gate.data, &up.data, up.cols, round);
+        gate.with(rounded)
+    }
 }
 
 /// Activations, row-major.
@@ -84,24 +116,26 @@ impl CpuBackend {
 pub struct Tensor {
     rows: usize,
     cols: usize,
-    data: Vec<f32>,
+    data: Floats,
     /// The same in 8 bits, once a projection has asked for it: projections of one input share it.
     rounded: OnceLock<Activations>,
 }
 
 impl Tensor {
-    fn new(rows: usize, cols: usize, data: Vec<f32>) -> Self {
+    fn new(rows: usize, cols: usize, data: Floats) -> Self {
         Self { rows, cols, data, rounded: OnceLock::new() }
-    }
-
-    fn zeros(rows: usize, cols: usize) -> Self {
-        Self::new(rows, cols, vec![0.0; rows * cols])
     }
 
     /// The elements, to be changed.
     fn elements(&mut self) -> &mut [f32] {
         self.rounded = OnceLock::new();
         &mut self.data
+    }
+
+    /// Takes over what was rounded while the elements were made.
+    fn with(mut self, rounded: Option<Activations>) -> Self {
+        self.rounded = rounded.map_or_else(OnceLock::new, OnceLock::from);
+        self
     }
 }
 
@@ -186,11 +220,11 @@ impl Backend for CpuBackend {
 
     fn tensor(&self, rows: usize, cols: usize, values: Vec<f32>) -> Tensor {
         assert_eq!(values.len(), rows * cols, "values of a tensor");
-        Tensor::new(rows, cols, values)
+        Tensor::new(rows, cols, self.stock.keep(values))
     }
 
     fn read(&self, x: &Tensor) -> Vec<f32> {
-        x.data.clone()
+        x.data.to_vec()
     }
 
     fn shape(&self, x: &Tensor) -> (usize, usize) {
@@ -198,7 +232,9 @@ impl Backend for CpuBackend {
     }
 
     fn rows(&self, x: &Tensor, range: Range<usize>) -> Tensor {
-        Tensor::new(range.len(), x.cols, x.data[range.start * x.cols..range.end * x.cols].to_vec())
+        let mut out = self.unwritten(range.len(), x.cols);
+        out.data.copy_from_slice(&x.data[range.start * x.cols..range.end * x.cols]);
+        out
     }
 
     fn concat_cols(&self, parts: &[&Tensor]) -> Tensor {
@@ -206,18 +242,18 @@ impl Backend for CpuBackend {
         assert!(parts.iter().all(|part| part.rows == rows));
         let row = |r: usize| parts.iter().flat_map(move |part| &part.data[r * part.cols..(r + 1) * part.cols]);
         let cols = parts.iter().map(|part| part.cols).sum();
-        Tensor::new(rows, cols, (0..rows).flat_map(row).copied().collect())
+        self.tensor(rows, cols, (0..rows).flat_map(row).copied().collect())
     }
 
     fn concat_rows(&self, parts: &[&Tensor]) -> Tensor {
         let cols = parts.first().map_or(0, |part| part.cols);
         assert!(parts.iter().all(|part| part.cols == cols));
         let rows = parts.iter().map(|part| part.rows).sum();
-        Tensor::new(rows, cols, parts.iter().flat_map(|part| &part.data).copied().collect())
+        self.tensor(rows, cols, parts.iter().flat_map(|part| &*part.data).copied().collect())
     }
 
     fn embed(&self, table: &Table, ids: &[u32]) -> Tensor {
-        let mut out = Tensor::zeros(ids.len(), table.cols());
+        let mut out = self.unwritten(ids.len(), table.cols());
         table.look_up(ids, &mut out.data);
         out
     }
@@ -229,15 +265,31 @@ impl Backend for CpuBackend {
 
     fn linears<const N: usize>(&self, x: &Tensor, weights: [&Weight; N]) -> [Tensor; N] {
         assert!(weights.iter().all(|weight| weight.inputs() == x.cols), "inputs of a projection");
-        let mut outs = weights.map(|weight| Tensor::zeros(x.rows, weight.outs()));
+        let mut outs = weights.map(|weight| self.unwritten(x.rows, weight.outs()));
         self.multiply(x, &weights, &mut outs);
         outs
     }
 
+    fn norm_linears<const N: usize>(
+        &self,
+        x: &Tensor,
+        norm: Option<&Vec<f32>>,
+        eps: f32,
+        weights: [&Weight; N],
+    ) -> [Tensor; N] {
+        self.linears(&self.normed(x, norm, eps, weights.iter().any(|weight| weight.rounds())), weights)
+    }
+
+    fn gate_linear(&self, x: Tensor, gate: &Tensor, weight: &Weight) -> Tensor {
+        self.linear(&self.gated(x, gate, weight.rounds()), weight)
+    }
+
+    fn swiglu_linear(&self, gate: Tensor, up: &Tensor, weight: &Weight) -> Tensor {
+        self.linear(&self.multiplied(gate, up, weight.rounds()), weight)
+    }
+
     fn rms_norm(&self, x: &Tensor, weight: Option<&Vec<f32>>, eps: f32) -> Tensor {
-        let mut out = Tensor::new(x.rows, x.cols, x.data.clone());
-        rows::rms_norm(self.kernels, &self.pool, &mut out.data, x.cols, weight.map(Vec::as_slice), eps, 1.0);
-        out
+        self.normed(x, weight, eps, false)
     }
 
     fn rms_norm_heads(
@@ -262,20 +314,23 @@ impl Backend for CpuBackend {
         x
     }
 
-    fn gate(&self, mut x: Tensor, gate: &Tensor) -> Tensor {
-        let cols = x.cols;
-        rows::gate(self.kernels, &self.pool, x.elements(), &gate.data, cols);
-        x
+    fn gate(&self, x: Tensor, gate: &Tensor) -> Tensor {
+        self.gated(x, gate, false)
     }
 
-    fn swiglu(&self, mut gate: Tensor, up: &Tensor) -> Tensor {
-        rows::swiglu(self.kernels, &self.pool, gate.elements(), &up.data, up.cols);
-        gate
+    fn swiglu(&self, gate: Tensor, up: &Tensor) -> Tensor {
+        self.multiplied(gate, up, false)
     }
 
     fn add(&self, mut x: Tensor, y: &Tensor) -> Tensor {
         let cols = x.cols;
         rows::add(self.kernels, &self.pool, x.elements(), &y.data, cols);
+        x
+    }
+
+    fn add_norm(&self, mut x: Tensor, mut y: Tensor, norm: Option<&Vec<f32>>, eps: f32) -> Tensor {
+        let (cols, norm) = (x.cols, norm.map(Vec::as_slice));
+        rows::add_norm(self.kernels, &self.pool, x.elements(), y.elements(), cols, norm, eps);
         x
     }
 
@@ -294,7 +349,7 @@ impl Backend for CpuBackend {
         let KvStore { layout, keys, values } = store;
         let q_heads = q.cols / layout.head_dim;
         let (keys, values) = (keys.data(), values.data());
-        let mut out = Tensor::zeros(q.rows, q.cols);
+        let mut out = self.unwritten(q.rows, q.cols);
         let attention = Attention { q: &q.data, q_heads, layout: *layout, keys, values, scale, visible };
         attention::attend(self.kernels, &self.pool, &self.workspace, &attention, &mut out.data);
         out

@@ -185,7 +185,7 @@ impl KvTypes {
 ///
 /// Tensors are matrices (rows, cols) of activations; a row is a position. Verbs take a tensor by value where they may reuse its
 /// memory. They assert their shapes and do not fail; a lazy backend builds its graph in them, and [`read`](Backend::read) is
-/// the only synchronisation.
+/// the only synchronisation. Verbs that join others have a default that says what they give, to the bit.
 pub trait Backend: Send + Sync + 'static {
     /// Activations (rows, cols).
     type Tensor: Clone + Send;
@@ -233,6 +233,24 @@ pub trait Backend: Send + Sync + 'static {
     fn linears<const N: usize>(&self, x: &Self::Tensor, weights: [&Self::Weight; N]) -> [Self::Tensor; N] {
         weights.map(|weight| self.linear(x, weight))
     }
+    /// [`linears`](Self::linears) of the [`rms_norm`](Self::rms_norm) of x.
+    fn norm_linears<const N: usize>(
+        &self,
+        x: &Self::Tensor,
+        norm: Option<&Self::Vector>,
+        eps: f32,
+        weights: [&Self::Weight; N],
+    ) -> [Self::Tensor; N] {
+        self.linears(&self.rms_norm(x, norm, eps), weights)
+    }
+    /// [`linear`](Self::linear) of x [`gate`](Self::gate)d.
+    fn gate_linear(&self, x: Self::Tensor, gate: &Self::Tensor, weight: &Self::Weight) -> Self::Tensor {
+        self.linear(&self.gate(x, gate), weight)
+    }
+    /// [`linear`](Self::linear) of the [`swiglu`](Self::swiglu) of gate and up.
+    fn swiglu_linear(&self, gate: Self::Tensor, up: &Self::Tensor, weight: &Self::Weight) -> Self::Tensor {
+        self.linear(&self.swiglu(gate, up), weight)
+    }
     /// Every row: x / sqrt(mean(x^2) + eps) * weight; no `weight` means ones.
     fn rms_norm(&self, x: &Self::Tensor, weight: Option<&Self::Vector>, eps: f32) -> Self::Tensor;
     /// Every head of every row: x / sqrt(mean(x^2) + eps) * weight * scale, the mean over `head_dim` elements.
@@ -254,6 +272,10 @@ pub trait Backend: Send + Sync + 'static {
     fn swiglu(&self, gate: Self::Tensor, up: &Self::Tensor) -> Self::Tensor;
     /// x + y
     fn add(&self, x: Self::Tensor, y: &Self::Tensor) -> Self::Tensor;
+    /// x + the [`rms_norm`](Self::rms_norm) of y
+    fn add_norm(&self, x: Self::Tensor, y: Self::Tensor, norm: Option<&Self::Vector>, eps: f32) -> Self::Tensor {
+        self.add(x, &self.rms_norm(&y, norm, eps))
+    }
     /// cap * tanh(x * multiplier / cap)
     fn softcap(&self, x: Self::Tensor, multiplier: f32, cap: f32) -> Self::Tensor;
 

@@ -27,6 +27,13 @@ pub enum Command {
     Generate(Box<RunArgs>),
     /// Says what a checkpoint is, what memory it needs, and whether a drafter fits it
     Inspect(InspectArgs),
+    /// Measures how well a model predicts a text, and how far it is from another
+    ///
+    /// The text is cut into windows that do not overlap, each a sequence of its own. Perplexity is that of every token with
+    /// another before it. With --against, both models see the same tokens, and the distances are from the other one: the KL
+    /// divergence of the distributions in nats, how often both have the same likeliest token, and the differences of logits.
+    #[command(visible_aliases = ["perplexity", "kld"])]
+    Score(Box<ScoreArgs>),
     /// Measures how fast a model runs here
     #[command(subcommand)]
     Bench(Bench),
@@ -133,7 +140,7 @@ pub struct ModelArgs {
 /// What the arithmetic runs on.
 #[derive(Args, Debug, Default)]
 pub struct MachineArgs {
-    /// Threads [default: one per core]
+    /// Threads [default: one per physical core that it may use]
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
     /// Instruction set
@@ -271,6 +278,31 @@ pub struct InspectArgs {
     pub draft_model: Option<OsString>,
     #[command(flatten)]
     pub memory: MemoryArgs,
+    /// Prints one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct ScoreArgs {
+    /// The checkpoint's directory or .gguf file, or nano for the one inside this program
+    #[arg(value_name = "MODEL", required_unless_present = "model", conflicts_with = "model")]
+    pub first: Option<OsString>,
+    #[arg(short = 'm', long, hide = true)]
+    pub model: Option<OsString>,
+    /// The text, - for standard input; one line break at its end is dropped
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// The model to compare it with. Both are held in memory, or in their files with --mmap
+    #[arg(long, value_name = "MODEL")]
+    pub against: Option<OsString>,
+    /// Tokens of a window [default: 2048, or the model's limit if smaller]
+    #[arg(short = 'c', long, value_name = "N", visible_alias = "ctx-size", value_parser = value_parser!(u32).range(2..))]
+    pub window: Option<u32>,
+    #[command(flatten)]
+    pub passes: PassArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
     /// Prints one JSON object
     #[arg(long)]
     pub json: bool,

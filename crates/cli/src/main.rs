@@ -15,6 +15,7 @@ mod progress;
 mod prompt;
 mod repl;
 mod run;
+mod score;
 mod signals;
 mod synth;
 mod terminal;
@@ -46,6 +47,7 @@ fn perform() -> Outcome {
             run::run(&plan::run(*args, &around, plan::Manner::OneShot)?, &around, &interrupt)
         }
         Command::Inspect(args) => inspect::inspect(&plan::inspect(args)?),
+        Command::Score(args) => score::score(*args, &around, &signals::install()?),
         Command::Bench(args::Bench::Step(args)) => bench::step(*args, &around),
         Command::Synth(args) => synth::synth(&args, &signals::install()?),
         Command::Completions { shell } => {

@@ -241,6 +241,11 @@ fn positionals(asked: Asked, prompt: &PromptArgs, around: &Surroundings) -> Outc
     Ok(Positionals { model: named, prompt, doubt })
 }
 
+/// The text of a file.
+pub fn file(path: PathBuf) -> Prompt {
+    if path.as_os_str() == STDIN { Prompt::Stdin } else { Prompt::File(path) }
+}
+
 fn text_or_stdin(text: String) -> Prompt {
     if text == STDIN { Prompt::Stdin } else { Prompt::Text(text) }
 }
@@ -326,8 +331,7 @@ fn prompt_from(
         None => {}
     }
     match &prompt.file {
-        Some(path) if path.as_os_str() == STDIN => return Ok(Prompt::Stdin),
-        Some(path) => return Ok(Prompt::File(path.clone())),
+        Some(path) => return Ok(file(path.clone())),
         None if !around.stdin_terminal => return Ok(Prompt::Stdin),
         None => {}
     }

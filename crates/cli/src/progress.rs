@@ -28,6 +28,11 @@ impl Progress {
         Self::new("writing {bar:30} {bytes} of {total_bytes}{msg}", |rate| format!("{:.2} GB/s", rate / 1e9))
     }
 
+    /// For tokens of a text.
+    pub fn scoring() -> Self {
+        Self::new("scoring {bar:30} {pos} of {len} tokens{msg}", |rate| format!("{rate:.1} tok/s"))
+    }
+
     /// For tokens of a prompt.
     pub fn reading() -> Self {
         Self::new("reading the prompt {bar:30} {pos} of {len} tokens{msg}", |rate| format!("{rate:.1} tok/s"))

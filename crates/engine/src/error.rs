@@ -63,6 +63,16 @@ pub enum EngineError {
         /// Those that have it.
         other: &'static str,
     },
+    /// Two models that are to be compared do not share their tokens.
+    #[error("{label} and {other} cannot be compared: {what}")]
+    Vocabularies {
+        /// The model.
+        label: String,
+        /// The reference.
+        other: String,
+        /// What differs.
+        what: String,
+    },
     /// Nothing to continue.
     #[error("the prompt is empty: expected at least one token")]
     EmptyPrompt,

@@ -14,6 +14,7 @@ pub mod inspect;
 pub mod memory;
 mod random;
 pub mod sampling;
+pub mod score;
 mod session;
 mod source;
 pub mod speculative;

@@ -17,7 +17,7 @@ const INPUTS: usize = 6144;
 const ROWS: [usize; 5] = [1, 5, 8, 16, 512];
 
 fn pool() -> Pool {
-    Pool::new(std::thread::available_parallelism().map_or(1, usize::from))
+    Pool::new(glimmer_kernels::cores::usable())
 }
 
 /// Numbers from -1 to 1 that look random.

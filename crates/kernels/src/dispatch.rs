@@ -7,6 +7,7 @@ use crate::packed::activations::Rounded;
 use crate::packed::tile::TILE_ROWS;
 use crate::packed::{self, TileProduct};
 use crate::{elementwise, limits, matmul, norm, rope};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// The kernels of one instruction set. It can only be had for an instruction set of this machine.
@@ -139,7 +140,7 @@ kernels! {
         /// A tile of packed weights.
         fn packed(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product;
         /// Up to 256 activations in 8 bits.
-        fn round(x: &[f32], to: &mut Rounded) = packed::round;
+        fn round(x: &[f32], to: &mut MaybeUninit<Rounded>) = packed::round;
         /// Multiplier and soft cap of one row.
         fn softcap_row(x: &mut [f32], multiplier: f32, cap: f32) = elementwise::softcap;
         /// The sum of words, read as fast as it goes.

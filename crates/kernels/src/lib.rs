@@ -5,6 +5,7 @@
 //! the same way whatever rows, threads or tiles surround it, and the same bits come out on every instruction set.
 
 pub mod attention;
+pub mod cores;
 pub mod dispatch;
 mod elementwise;
 pub mod isa;

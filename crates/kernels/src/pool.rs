@@ -8,7 +8,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -28,20 +28,23 @@ struct State {
     /// Wakes sleeping workers.
     wake: Condvar,
     /// Epoch of the present job, to spin on without the lock.
-    epoch: AtomicU64,
+    epoch: Alone<AtomicU32>,
     /// What is unclaimed of each thread's home range.
     homes: Vec<Home>,
     /// Units of the present job that are finished.
-    done: AtomicUsize,
+    done: Alone<AtomicUsize>,
     /// Wakes the caller when the last unit is finished.
     finished: Condvar,
     panicked: AtomicBool,
 }
 
+/// A value in cache lines of its own, so that who writes to its neighbours does not take it from who waits for it.
+#[repr(align(128))]
+struct Alone<T>(T);
+
 /// The unclaimed units of a home range, counted from its beginning: the job's epoch in the upper half, so that a late
 /// worker cannot claim from a newer job, then 16 bits each for the first and for one past the last.
-#[repr(align(128))]
-struct Home(AtomicU64);
+struct Home(Alone<AtomicU64>);
 
 /// Units that a home can hold.
 const HOME: usize = 0xffff;
@@ -88,19 +91,19 @@ impl Shares {
 
 impl Home {
     fn open(&self, epoch: u32, units: usize) {
-        self.0.store(u64::from(epoch) << 32 | units as u64, Ordering::Release);
+        self.0.0.store(u64::from(epoch) << 32 | units as u64, Ordering::Release);
     }
 
     /// Claims the first unit, or the last one, of a job.
     fn claim(&self, epoch: u32, first: bool) -> Option<usize> {
-        let mut now = self.0.load(Ordering::Acquire);
+        let mut now = self.0.0.load(Ordering::Acquire);
         loop {
             let (start, end) = (now >> 16 & 0xffff, now & 0xffff);
             if (now >> 32) as u32 != epoch || start >= end {
                 return None;
             }
             let next = if first { now + (1 << 16) } else { now - 1 };
-            match self.0.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Acquire) {
+            match self.0.0.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(if first { start } else { end - 1 } as usize),
                 Err(found) => now = found,
             }
@@ -129,9 +132,9 @@ impl Pool {
                 stop: false,
             }),
             wake: Condvar::new(),
-            epoch: AtomicU64::new(0),
-            homes: (0..threads).map(|_| Home(AtomicU64::new(0))).collect(),
-            done: AtomicUsize::new(0),
+            epoch: Alone(AtomicU32::new(0)),
+            homes: (0..threads).map(|_| Home(Alone(AtomicU64::new(0)))).collect(),
+            done: Alone(AtomicUsize::new(0)),
             finished: Condvar::new(),
             panicked: AtomicBool::new(false),
         });
@@ -172,13 +175,14 @@ impl Pool {
             // that comes later finds the epoch changed or no unit left, and does not touch the pointer.
             let task = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(task) };
             (job.epoch, job.shares, job.task) = (epoch, shares, Some(Task(task)));
-            state.done.store(0, Ordering::Relaxed);
+            state.done.0.store(0, Ordering::Relaxed);
             for (thread, home) in state.homes.iter().enumerate().take(shares.threads) {
                 home.open(epoch, shares.home(thread).len());
             }
-            state.epoch.store(epoch.into(), Ordering::Release);
             (epoch, job.sleeping)
         };
+        // Workers that see it take the lock, which is free by now.
+        state.epoch.0.store(epoch, Ordering::Release);
         if sleeping > 0 {
             state.wake.notify_all();
         }
@@ -196,7 +200,7 @@ impl Drop for Pool {
             let mut job = lock(&self.shared.job);
             job.stop = true;
             job.epoch = job.epoch.wrapping_add(1);
-            self.shared.epoch.store(job.epoch as u64, Ordering::Release);
+            self.shared.epoch.0.store(job.epoch, Ordering::Release);
         }
         self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
@@ -211,7 +215,7 @@ impl State {
         let mut seen = 0u32;
         loop {
             for _ in 0..SPINS {
-                if self.epoch.load(Ordering::Acquire) as u32 != seen {
+                if self.epoch.0.load(Ordering::Acquire) != seen {
                     break;
                 }
                 std::hint::spin_loop();
@@ -249,7 +253,7 @@ impl State {
                     std::mem::forget(payload);
                     self.panicked.store(true, Ordering::Release);
                 }
-                if self.done.fetch_add(1, Ordering::AcqRel) + 1 == shares.units() {
+                if self.done.0.fetch_add(1, Ordering::AcqRel) + 1 == shares.units() {
                     // Under the lock, a caller either sleeps by now or will see that all are done.
                     if lock(&self.job).waiting {
                         self.finished.notify_all();
@@ -261,14 +265,14 @@ impl State {
 
     fn wait_until_done(&self, units: usize) {
         for _ in 0..SPINS {
-            if self.done.load(Ordering::Acquire) == units {
+            if self.done.0.load(Ordering::Acquire) == units {
                 return;
             }
             std::hint::spin_loop();
         }
         let mut job = lock(&self.job);
         job.waiting = true;
-        while self.done.load(Ordering::Acquire) != units {
+        while self.done.0.load(Ordering::Acquire) != units {
             job = self.finished.wait(job).unwrap_or_else(PoisonError::into_inner);
         }
         job.waiting = false;

@@ -69,9 +69,10 @@ impl<B: Backend> Mlp<B> {
         })
     }
 
-    /// x (rows, hidden) to (rows, hidden).
-    pub fn forward(&self, b: &B, x: &B::Tensor) -> B::Tensor {
-        let [gate, up] = b.linears(x, [&self.gate_proj, &self.up_proj]); // (rows, intermediate) each
-        b.linear(&b.swiglu(gate, &up), &self.down_proj)
+    /// The norm of x (rows, hidden) to (rows, hidden).
+    pub fn forward(&self, b: &B, x: &B::Tensor, norm: &B::Vector, eps: f32) -> B::Tensor {
+        // (rows, intermediate) each
+        let [gate, up] = b.norm_linears(x, Some(norm), eps, [&self.gate_proj, &self.up_proj]);
+        b.swiglu_linear(gate, &up, &self.down_proj)
     }
 }

@@ -27,6 +27,9 @@ pub enum Site {
 pub trait Observer<B: Backend> {
     /// Called once per site and pass.
     fn see(&mut self, backend: &B, site: Site, x: &B::Tensor);
+
+    /// Called instead where a verb keeps its tensor inside: `x` makes it once more, for those who want to see it.
+    fn see_inside(&mut self, _: &B, _: Site, _: impl FnOnce() -> B::Tensor) {}
 }
 
 /// Sees nothing, at no cost.

@@ -73,6 +73,11 @@ impl Weight {
     pub(super) fn inputs(&self) -> usize {
         self.inputs
     }
+
+    /// Whether it is multiplied with activations in 8 bits.
+    pub(super) fn rounds(&self) -> bool {
+        matches!(self.place, Place::Loaded(Matrix::Packed(_)) | Place::Mapped(Form::Packed, _))
+    }
 }
 
 impl Table {
@@ -396,7 +401,7 @@ mod tests {
             let b = backend(threads);
             let ids: Vec<u32> = (0..ROWS as u32).rev().collect();
             let table = b.load_table(&source).unwrap();
-            let decoded = b.embed(&table, &ids).data;
+            let decoded = b.read(&b.embed(&table, &ids));
             assert!(decoded.chunks(COLS).rev().flatten().eq(source.view().to_f32().iter()));
             let weight = b.load_weight(&source).unwrap();
             let Place::Loaded(Matrix::F32(loaded)) = &weight.place else { panic!("dense") };

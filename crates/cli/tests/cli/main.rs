@@ -9,6 +9,7 @@ mod inspect;
 mod refused;
 #[cfg(unix)]
 mod repl;
+mod score;
 #[cfg(unix)]
 mod signals;
 mod support;

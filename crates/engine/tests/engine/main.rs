@@ -16,6 +16,7 @@ mod mapped;
 mod memory;
 mod quantized;
 mod sampling;
+mod score;
 mod step;
 mod stops;
 mod support;

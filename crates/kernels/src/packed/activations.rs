@@ -6,8 +6,10 @@
 
 use super::layout::BLOCK;
 use crate::dispatch::Kernels;
-use crate::lanes::{F32, LANES, Lanes, load_padded};
+use crate::lanes::{LANES, Lanes};
 use crate::pool::{Pool, Shared};
+use crate::rows;
+use std::mem::MaybeUninit;
 
 /// 256 inputs of one row, and what products need of them.
 #[derive(Clone, Copy, Debug)]
@@ -63,26 +65,34 @@ impl Activations {
     /// # Panics
     /// If `x` is not a whole number of rows.
     pub fn quantize(kernels: &Kernels, pool: &Pool, x: &[f32], inputs: usize) -> Self {
-        /// Groups below which waking the other threads costs more than it saves.
-        const WORTH_SHARING: usize = 64;
-        assert!(inputs > 0 && x.len().is_multiple_of(inputs), "{} elements in rows of {inputs}", x.len());
-        let (rows, numbers) = (x.len() / inputs, inputs.div_ceil(BLOCK));
-        let mut blocks = vec![Rounded::ZERO; rows * numbers];
-        let shared = Shared::new(&mut blocks);
-        let row = |row: usize| {
-            for (number, x) in x[row * inputs..(row + 1) * inputs].chunks(BLOCK).enumerate() {
+        let rows = rows::count(x, inputs);
+        Self::as_made(kernels, pool, rows, inputs, |row| &x[row * inputs..(row + 1) * inputs])
+    }
+
+    /// Rounds rows as they are made: each is asked for once, by the thread that then rounds it while it is in its cache.
+    pub(crate) fn as_made<'x>(
+        kernels: &Kernels,
+        pool: &Pool,
+        rows: usize,
+        inputs: usize,
+        make: impl Fn(usize) -> &'x [f32] + Sync,
+    ) -> Self {
+        let groups = rows * inputs.div_ceil(BLOCK);
+        let mut blocks = Vec::with_capacity(groups);
+        let shared = Shared::new(&mut blocks.spare_capacity_mut()[..groups]);
+        rows::share(pool, rows, inputs, &|row| {
+            let x = make(row);
+            assert_eq!(x.len(), inputs, "elements of a row");
+            for (number, x) in x.chunks(BLOCK).enumerate() {
                 let at = number * rows + row;
                 // SAFETY: each group of each row is taken once.
                 if let [to] = unsafe { shared.slice(at..at + 1) } {
                     kernels.round(x, to);
                 }
             }
-        };
-        if rows * numbers < WORTH_SHARING {
-            (0..rows).for_each(row)
-        } else {
-            pool.run(rows, &row)
-        }
+        });
+        // SAFETY: each group of each row was written.
+        unsafe { blocks.set_len(groups) };
         Self { rows, inputs, blocks }
     }
 
@@ -110,24 +120,29 @@ impl Activations {
 
 /// Rounds up to 256 inputs.
 #[inline(always)]
-pub(crate) fn round<L: Lanes>(l: L, x: &[f32], to: &mut Rounded) {
-    // Adding and taking away leaves an integer in the low bits, rounded to nearest, ties to even.
+pub(crate) fn round<L: Lanes>(l: L, x: &[f32], to: &mut MaybeUninit<Rounded>) {
+    // Adding it leaves an integer in the low bits, rounded to nearest, ties to even.
     const INTEGER: f32 = 1.5 * (1 << 23) as f32;
-    let (chunks, tail) = x.as_chunks::<LANES>();
-    let mut max = l.splat(0.0);
+    let to = to.write(Rounded::ZERO);
+    let mut padded = [0.0; BLOCK];
+    let x = x.as_array().unwrap_or_else(|| {
+        padded[..x.len()].copy_from_slice(x);
+        &padded
+    });
+    let xs = x.as_chunks::<LANES>().0;
+    // Several of each, so that none waits for the one before: neither depends on the order.
+    let mut max = [l.splat(0.0); 4];
     // Zero times anything finite is zero; the rest becomes NaN.
-    let mut finite = l.splat(0.0);
-    for chunk in chunks {
-        let x = l.load(chunk);
-        max = l.max(max, l.abs(x));
-        finite = l.fma(x, l.splat(0.0), finite);
+    let mut finite = [l.splat(0.0); 4];
+    for four in xs.as_chunks::<4>().0 {
+        for ((max, finite), x) in max.iter_mut().zip(&mut finite).zip(four) {
+            let x = l.load(x);
+            *max = l.max(*max, l.abs(x));
+            *finite = l.fma(x, l.splat(0.0), *finite);
+        }
     }
-    let tail = load_padded::<L, F32>(l, tail);
-    max = l.max(max, l.abs(tail));
-    finite = l.fma(tail, l.splat(0.0), finite);
-    let max = l.max_lane(max);
-    *to = Rounded::ZERO;
-    if l.sum(finite).is_nan() {
+    let max = l.max_lane(l.max(l.max(max[0], max[1]), l.max(max[2], max[3])));
+    if l.sum(l.add(l.add(finite[0], finite[1]), l.add(finite[2], finite[3]))).is_nan() {
         to.scale = f32::NAN;
         return;
     }
@@ -136,37 +151,40 @@ pub(crate) fn round<L: Lanes>(l: L, x: &[f32], to: &mut Rounded) {
         return;
     }
     let inverse = l.splat(127.0 / max);
-    let mut integers = [[0f32; LANES]; BLOCK / LANES];
-    for (number, lanes) in integers.iter_mut().enumerate() {
-        let x = match chunks.get(number) {
-            Some(chunk) => l.load(chunk),
-            None if number == chunks.len() => tail,
-            None => l.splat(0.0),
-        };
-        let scaled = l.max(l.splat(-127.0), l.min(l.splat(127.0), l.mul(x, inverse)));
-        l.store(l.add(scaled, l.splat(INTEGER)), lanes);
+    for (codes, x) in to.codes.as_chunks_mut::<LANES>().0.iter_mut().zip(xs) {
+        let scaled = l.max(l.splat(-127.0), l.min(l.splat(127.0), l.mul(l.load(x), inverse)));
+        let mut integers = [0f32; LANES];
+        l.store(l.add(scaled, l.splat(INTEGER)), &mut integers);
+        *codes = integers.map(|x| x.to_bits() as i8);
     }
-    for (code, x) in to.codes.iter_mut().zip(integers.as_flattened()) {
-        *code = x.to_bits() as i8;
+    sum_up(to);
+}
+
+/// Fills in the sums of codes.
+#[inline(always)]
+fn sum_up(to: &mut Rounded) {
+    const BYTES: u64 = 0x00ff_00ff_00ff_00ff;
+    const HALVES: u64 = 0x0000_ffff_0000_ffff;
+    // Eight codes a word, plus 128 so that none borrows from its neighbour; then two sums of four a word.
+    let mut fours = [0u64; BLOCK / 8];
+    for (fours, codes) in fours.iter_mut().zip(to.codes.as_chunks::<8>().0) {
+        let codes = u64::from_le_bytes(codes.map(|code| code as u8)) ^ 0x8080_8080_8080_8080;
+        let pairs = (codes & BYTES) + (codes >> 8 & BYTES);
+        *fours = (pairs & HALVES) + (pairs >> 16 & HALVES);
     }
-    let mut fours = [0i32; BLOCK / 4];
-    for (four, codes) in fours.iter_mut().zip(to.codes.as_chunks::<4>().0) {
-        *four = i32::from(codes[0]) + i32::from(codes[1]) + i32::from(codes[2]) + i32::from(codes[3]);
-    }
-    for ((centre, sum), fours) in to.centres.iter_mut().zip(&mut to.sums).zip(fours.as_chunks::<4>().0) {
-        let (even, odd) = (fours[0] + fours[2], fours[1] + fours[3]);
+    let mut sums = [0i32; 32];
+    for ((centre, sum), fours) in to.centres.iter_mut().zip(&mut sums).zip(fours.as_chunks::<2>().0) {
+        let both = fours[0] + fours[1];
+        let (even, odd) = (both as u32 as i32 - 8 * 128, (both >> 32) as i32 - 8 * 128);
         *centre = [-32 * even, -32 * odd];
-        *sum = (even + odd) as f32;
+        *sum = even + odd;
     }
     for size in [32, 64, 128] {
-        let (smaller, larger) = to.sums.split_at_mut(sums_at(size));
+        let (smaller, larger) = sums.split_at_mut(sums_at(size));
         let pairs = smaller[sums_at(size / 2)..].as_chunks::<2>().0;
         larger.iter_mut().zip(pairs).for_each(|(sum, pair)| *sum = pair[0] + pair[1]);
     }
-    for (to, sum) in to.sums16.iter_mut().zip(&to.sums) {
-        *to = *sum as i16;
-    }
-    for (to, sum) in to.sums32.iter_mut().zip(&to.sums[sums_at(32)..]) {
-        *to = *sum as i16;
-    }
+    to.sums = sums.map(|sum| sum as f32);
+    to.sums16 = std::array::from_fn(|i| sums[i] as i16);
+    to.sums32 = std::array::from_fn(|i| sums[sums_at(32) + i] as i16);
 }

@@ -73,18 +73,21 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
         let (first, weight, out) = &parts[part];
         let (outs, tiles) =
             (weight.outs(), (claim - first) * TOGETHER..weight.tiles().min((claim - first + 1) * TOGETHER));
-        let mut sums = vec![[0f32; TILE_ROWS]; panel.len()];
+        let mut sums = Vec::with_capacity(panel.len());
         for tile in tiles {
-            sums.fill([0.0; TILE_ROWS]);
+            sums.clear();
+            sums.resize(panel.len(), [0f32; TILE_ROWS]);
             let product = TileProduct { kind: weight.kind(), blocks: weight.tile(tile), x, rows: panel.clone() };
             kernels.packed(&product, &mut sums);
             let columns = tile * TILE_ROWS..outs.min((tile + 1) * TILE_ROWS);
             for (row, sums) in panel.clone().zip(&sums) {
                 // SAFETY: tiles are disjoint ranges of columns, panels of rows, and each pair is given to one thread once.
                 let part = unsafe { out.slice(row * outs + columns.start..row * outs + columns.end) };
-                match weight.factor() {
-                    1.0 => part.copy_from_slice(&sums[..columns.len()]),
-                    factor => part.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * factor),
+                match (weight.factor(), part.as_mut_array()) {
+                    // The length is known: a few moves instead of a call.
+                    (1.0, Some(whole)) => *whole = *sums,
+                    (1.0, None) => part.copy_from_slice(&sums[..columns.len()]),
+                    (factor, _) => part.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * factor),
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::support::{ENDS, Guarded, Random, bits, cases, tables};
 use glimmer_kernels::dispatch::Kernels;
+use glimmer_kernels::packed::Activations;
 use glimmer_kernels::pool::Pool;
 use glimmer_kernels::rope::Rotation;
 use glimmer_kernels::rows;
@@ -14,8 +15,18 @@ type Oracle = fn(&[f64], &[f64], usize) -> f64;
 
 const ELEMENTWISE: &[(&str, Kernel, Oracle, f64)] = &[
     ("add", |k, p, x, y, cols| rows::add(k, p, x, y, cols), |x, y, i| x[i] + y[i], 1e-7),
-    ("gate", |k, p, x, y, cols| rows::gate(k, p, x, y, cols), |x, y, i| x[i] / (1.0 + (-y[i]).exp()), 4e-7),
-    ("swiglu", |k, p, x, y, cols| rows::swiglu(k, p, x, y, cols), |x, y, i| x[i] / (1.0 + (-x[i]).exp()) * y[i], 6e-7),
+    (
+        "gate",
+        |k, p, x, y, cols| drop(rows::gate(k, p, x, y, cols, false)),
+        |x, y, i| x[i] / (1.0 + (-y[i]).exp()),
+        4e-7,
+    ),
+    (
+        "swiglu",
+        |k, p, x, y, cols| drop(rows::swiglu(k, p, x, y, cols, false)),
+        |x, y, i| x[i] / (1.0 + (-x[i]).exp()) * y[i],
+        6e-7,
+    ),
     (
         "softcap",
         |k, p, x, _, cols| rows::softcap(k, p, x, cols, 0.3, 20.0),
@@ -73,6 +84,63 @@ fn check(pools: &[Pool], (rows, cols): (usize, usize), seed: u64) {
                 let mut alone = x[part.clone()].to_vec();
                 kernel(kernels, &pools[0], &mut alone, &y[part.clone()], cols);
                 assert!(bits(&alone) == bits(&scalar[part]), "{name} {} row {row} alone", kernels.isa());
+            }
+        }
+    }
+}
+
+/// A kernel that rounds what it makes, if it is told to: x (rows, cols) in place, with a second operand of the same shape.
+type Rounding = fn(&Kernels, &Pool, &mut [f32], &[f32], usize, bool) -> Option<Activations>;
+
+const ROUNDING: &[(&str, Rounding)] = &[
+    ("gate", rows::gate),
+    ("swiglu", rows::swiglu),
+    ("norm", |k, p, x, y, cols, round| rows::rms_norm_into(k, p, y, cols, Some(&y[..cols]), 1e-5, x, round)),
+];
+
+#[test]
+fn what_is_rounded_as_it_is_made_is_rounded_as_ever() {
+    let pools = [Pool::new(1), Pool::new(3)];
+    let mut shapes: Vec<(usize, usize)> = (1..=17).map(|rows| (rows, 15 + 97 * rows)).collect();
+    shapes.extend([(1, 1), (2, 256), (3, 257), (9, 2048), (17, 1024), (40, 600)]);
+    for (rows, cols) in shapes {
+        let mut random = Random::new(rows as u64);
+        let (x, y) = (random.values(rows * cols), random.values(rows * cols));
+        for (name, kernel) in ROUNDING {
+            let mut plain = x.clone();
+            assert!(kernel(tables()[0], &pools[0], &mut plain, &y, cols, false).is_none());
+            let expected = Activations::quantize(tables()[0], &pools[0], &plain, cols);
+            for (kernels, pool) in tables().into_iter().flat_map(|kernels| pools.iter().map(move |p| (kernels, p))) {
+                let mut made = x.clone();
+                let rounded = kernel(kernels, pool, &mut made, &y, cols, true).unwrap();
+                assert!(bits(&made) == bits(&plain), "{name} {} {rows}x{cols}", kernels.isa());
+                assert_eq!((rounded.rows(), rounded.inputs()), (rows, cols));
+                for number in 0..expected.blocks() {
+                    let (ours, expected) = (rounded.of_rows(number), expected.of_rows(number));
+                    assert_eq!(format!("{ours:?}"), format!("{expected:?}"), "{name} {} {rows}x{cols}", kernels.isa());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn norms_are_added_and_put_elsewhere_with_the_same_bits() {
+    let pools = [Pool::new(1), Pool::new(3)];
+    for (rows, cols) in (1..=17).map(|rows| (rows, 11 + 101 * rows)).chain([(9, 2048), (40, 600)]) {
+        let mut random = Random::new(rows as u64);
+        let (x, y, weight) = (random.values(rows * cols), random.values(rows * cols), random.values(cols));
+        for weight in [None, Some(&weight[..])] {
+            let (mut normed, mut sum) = (y.clone(), x.clone());
+            rows::rms_norm(tables()[0], &pools[0], &mut normed, cols, weight, 1e-5, 1.0);
+            rows::add(tables()[0], &pools[0], &mut sum, &normed, cols);
+            for (kernels, pool) in tables().into_iter().flat_map(|kernels| pools.iter().map(move |p| (kernels, p))) {
+                let mut elsewhere = vec![f32::NAN; rows * cols];
+                rows::rms_norm_into(kernels, pool, &y, cols, weight, 1e-5, &mut elsewhere, false);
+                assert!(bits(&elsewhere) == bits(&normed), "{} {rows}x{cols}", kernels.isa());
+                let (mut x, mut y) = (x.clone(), y.clone());
+                rows::add_norm(kernels, pool, &mut x, &mut y, cols, weight, 1e-5);
+                assert!(bits(&x) == bits(&sum) && bits(&y) == bits(&normed), "{} {rows}x{cols}", kernels.isa());
             }
         }
     }

@@ -79,7 +79,8 @@ impl<B: Backend> DFlashV1<B> {
         let rotation = b.rotation(position..position + rows, c.head_dim, c.rope_theta);
         context.extend(position, rows);
         for (i, layer) in self.layers.iter().enumerate() {
-            let (k, v) = layer.keys_values(b, c, &encoded, &rotation);
+            let [k, v] = b.linears(&encoded, [&layer.k_proj, &layer.v_proj]);
+            let k = layer.turn_keys(b, c, k, &rotation);
             context.write(b, i, position, &k, &v);
         }
     }
@@ -101,15 +102,15 @@ impl<B: Backend> DFlashV1<B> {
         let scale = 1.0 / (c.head_dim as f32).sqrt();
         let mut x = block;
         for (i, layer) in self.layers.iter().enumerate() {
-            let normed = b.rms_norm(&x, Some(&layer.input_layernorm), c.rms_norm_eps);
-            let (k, v) = layer.keys_values(b, c, &normed, &rotation);
+            let weights = [&layer.q_proj, &layer.k_proj, &layer.v_proj];
+            let [q, k, v] = b.norm_linears(&x, Some(&layer.input_layernorm), c.rms_norm_eps, weights);
+            let k = layer.turn_keys(b, c, k, &rotation);
             context.write(b, i, position, &k, &v);
-            let q = b.linear(&normed, &layer.q_proj);
             let q = b.rope(b.rms_norm_heads(q, c.head_dim, Some(&layer.q_norm), c.rms_norm_eps, 1.0), &rotation);
             let attended = context.attend(b, i, &q, &visible, scale);
             x = b.add(x, &b.linear(&attended, &layer.o_proj));
-            let normed = b.rms_norm(&x, Some(&layer.post_attention_layernorm), c.rms_norm_eps);
-            x = b.add(x, &layer.mlp.forward(b, &normed));
+            let mlp = layer.mlp.forward(b, &x, &layer.post_attention_layernorm, c.rms_norm_eps);
+            x = b.add(x, &mlp);
             observer.see(b, Site::Layer(i), &x);
         }
         let x = b.rms_norm(&x, Some(&self.norm), c.rms_norm_eps);
@@ -147,9 +148,8 @@ impl<B: Backend> Layer<B> {
         })
     }
 
-    fn keys_values(&self, b: &B, c: &DFlashConfig, x: &B::Tensor, rotation: &B::Rotation) -> (B::Tensor, B::Tensor) {
-        let [k, v] = b.linears(x, [&self.k_proj, &self.v_proj]);
-        let k = b.rms_norm_heads(k, c.head_dim, Some(&self.k_norm), c.rms_norm_eps, 1.0);
-        (b.rope(k, rotation), v) // (rows, kv_heads * head_dim) each
+    /// Keys (rows, kv_heads * head_dim) normalised per head and rotated.
+    fn turn_keys(&self, b: &B, c: &DFlashConfig, k: B::Tensor, rotation: &B::Rotation) -> B::Tensor {
+        b.rope(b.rms_norm_heads(k, c.head_dim, Some(&self.k_norm), c.rms_norm_eps, 1.0), rotation)
     }
 }

@@ -160,18 +160,17 @@ impl<B: Backend> DecoderLayer<B> {
         kv: &mut KvCache<B>,
         observer: &mut impl Observer<B>,
     ) -> B::Tensor {
-        let normed = b.rms_norm(&x, Some(&self.input_layernorm), c.rms_norm_eps);
-        observer.see(b, Site::InputNorm(layer), &normed);
-        let attention = self.self_attn.forward(b, c, &normed, rotation, kv);
+        let norm = Some(&self.input_layernorm);
+        observer.see_inside(b, Site::InputNorm(layer), || b.rms_norm(&x, norm, c.rms_norm_eps));
+        let attention = self.self_attn.forward(b, c, &x, norm, rotation, kv);
         observer.see(b, Site::AttentionOut(layer), &attention);
-        let attention = b.rms_norm(&attention, Some(&self.post_attention_layernorm), c.post_norm_eps);
-        observer.see(b, Site::PostAttentionNorm(layer), &attention);
-        let x = b.add(x, &attention);
+        let norm = Some(&self.post_attention_layernorm);
+        observer.see_inside(b, Site::PostAttentionNorm(layer), || b.rms_norm(&attention, norm, c.post_norm_eps));
+        let x = b.add_norm(x, attention, norm, c.post_norm_eps);
 
-        let normed = b.rms_norm(&x, Some(&self.pre_feedforward_layernorm), c.rms_norm_eps);
-        let mlp = self.mlp.forward(b, &normed);
+        let mlp = self.mlp.forward(b, &x, &self.pre_feedforward_layernorm, c.rms_norm_eps);
         observer.see(b, Site::MlpOut(layer), &mlp);
-        b.add(x, &b.rms_norm(&mlp, Some(&self.post_feedforward_layernorm), c.post_norm_eps))
+        b.add_norm(x, mlp, Some(&self.post_feedforward_layernorm), c.post_norm_eps)
     }
 }
 
@@ -199,12 +198,14 @@ impl<B: Backend> Attention<B> {
         &self,
         b: &B,
         c: &TextConfig,
-        x: &B::Tensor, // (rows, hidden), normed
+        x: &B::Tensor, // (rows, hidden)
+        norm: Option<&B::Vector>,
         rotation: Option<&B::Rotation>,
         kv: &mut KvCache<B>,
     ) -> B::Tensor {
         let head_dim = c.head_dim;
-        let [q, k, v, gate] = b.linears(x, [&self.q_proj, &self.k_proj, &self.v_proj, &self.gate_proj]);
+        let weights = [&self.q_proj, &self.k_proj, &self.v_proj, &self.gate_proj];
+        let [q, k, v, gate] = b.norm_linears(x, norm, c.rms_norm_eps, weights);
         // Queries and keys are normalised per head without a weight, queries scaled, both before the rotation.
         let q = b.rms_norm_heads(q, head_dim, None, c.rms_norm_eps, c.qk_scale_factor);
         let k = b.rms_norm_heads(k, head_dim, None, c.rms_norm_eps, 1.0);
@@ -214,6 +215,6 @@ impl<B: Backend> Attention<B> {
         };
         let scale = 1.0 / (head_dim as f32).sqrt();
         let attended = kv.attend(b, &q, &k, &v, scale); // (rows, q_heads * head_dim)
-        b.linear(&b.gate(attended, &gate), &self.o_proj)
+        b.gate_linear(attended, &gate, &self.o_proj)
     }
 }
