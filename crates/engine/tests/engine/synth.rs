@@ -2,6 +2,7 @@
 
 use crate::support::{fresh, greedy, load, request};
 use glimmer_encoding::GgmlType;
+use glimmer_engine::inspect::{Part, inspect};
 use glimmer_engine::synth::{Container, Shape, StoredAs, Synth};
 use glimmer_engine::{EngineError, EngineOptions, Source};
 use std::path::Path;
@@ -64,6 +65,20 @@ fn every_encoding_loads_and_drafting_on_it_is_exact() {
         assert_eq!(plain, drafted, "{encoding}");
         // Activations that are not sane end in one token over and over.
         assert!(plain.iter().any(|&token| token != plain[0]), "{encoding}: {plain:?}");
+    }
+}
+
+#[test]
+fn what_takes_more_memory_than_in_the_file_says_so() {
+    for (encoding, named) in [("iq2_xxs", "iq2_xxs (packed, 3.625 bits)"), ("q2_k", "q2_k (packed)")] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model");
+        write(&tiny(encoding), &path);
+        let options = EngineOptions::new(Source::Path(path));
+        assert_eq!(load(&options).settings().encoding, named);
+        let report = inspect(&options).unwrap();
+        let Part::Target { weight_bytes, .. } = report.part else { panic!("a target") };
+        assert_eq!(weight_bytes > report.bytes, encoding == "iq2_xxs", "{weight_bytes} of {}", report.bytes);
     }
 }
 

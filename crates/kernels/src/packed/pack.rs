@@ -22,6 +22,11 @@ impl Packed {
         Kind::of(encoding).is_some()
     }
 
+    /// Bits that a weight of this encoding takes in memory, scales included, where it has a packed layout.
+    pub fn bits_per_weight(encoding: Encoding) -> Option<f64> {
+        Kind::of(encoding).map(|kind| (8 * kind.block_bytes()) as f64 / (BLOCK * TILE_ROWS) as f64)
+    }
+
     /// A matrix of zeros, to be filled; `None` where the encoding has no packed layout or there is no memory.
     pub fn zeros(encoding: Encoding, outs: usize, inputs: usize) -> Option<Self> {
         let kind = Kind::of(encoding)?;
