@@ -325,3 +325,20 @@ fn small_floats_have_their_extremes() {
     assert_eq!((e4m3(0xfe), e4m3(0x80), e8m0(1), e8m0(254)), (-448.0, 0.0, f32::MIN_POSITIVE, 2f32.powi(127)));
     assert!(e4m3(0x7f).is_nan() && e4m3(0xff).is_nan() && e8m0(255).is_nan());
 }
+
+/// What no quantizer writes: an e8m0 that is no number is refused, an e4m3 without a sign has its values.
+#[test]
+fn strange_scales_of_ggml_have_a_meaning() {
+    let first = |kind: GgmlType, scale: u8| {
+        let mut block = vec![0x22; kind.block_bytes()];
+        block[0] = scale;
+        let shape = [kind.block()];
+        let view = WeightView::new(Encoding::Ggml(kind), &shape, Parts::of_codes(&block)).unwrap();
+        (view.to_f32()[0], view.first_non_finite())
+    };
+    assert_eq!(first(GgmlType::MxFp4, 254), (2f32.powi(127), None));
+    assert_eq!(first(GgmlType::MxFp4, 255).1, Some([0, 0]));
+    for (scale, value) in [(0x38, 1.0), (0xb8, 1.0), (0x7e, 448.0), (0x7f, 0.0), (0xff, 480.0)] {
+        assert_eq!(first(GgmlType::NvFp4, scale), (value, None), "{scale:#x}");
+    }
+}
