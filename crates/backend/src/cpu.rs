@@ -8,7 +8,7 @@ pub use weights::{Table, Weight};
 use stock::{Floats, Stock};
 
 use crate::{ActivationType, Backend, BackendError, KvSpec, KvType, LoadError};
-use glimmer_encoding::{Encoding, RowSource};
+use glimmer_encoding::{Encoding, FloatType, RowSource};
 use glimmer_kernels::attention::{self, Attention, KvData, KvDataMut, KvLayout, Workspace};
 use glimmer_kernels::cores;
 use glimmer_kernels::dispatch::Kernels;
@@ -63,9 +63,17 @@ impl CpuBackend {
         })
     }
 
-    /// Whether weights of this encoding are multiplied with 8-bit activations.
-    pub fn rounds_activations(&self, encoding: Encoding) -> bool {
-        self.activations != ActivationType::F32 && Packed::exists(encoding)
+    /// What activations are multiplied as with weights of this encoding, or why such weights cannot be loaded.
+    pub fn activations(&self, encoding: Encoding) -> Result<ActivationType, BackendError> {
+        let dense = matches!(encoding, Encoding::Dense(_));
+        match self.activations {
+            ActivationType::F32 => Ok(ActivationType::F32),
+            ActivationType::BF16 if encoding == Encoding::Dense(FloatType::BF16) => Ok(ActivationType::BF16),
+            ActivationType::Auto | ActivationType::Int8 if Packed::exists(encoding) => Ok(ActivationType::Int8),
+            ActivationType::Auto => Ok(ActivationType::F32),
+            ActivationType::Int8 if dense => Ok(ActivationType::F32),
+            activations => Err(BackendError::Encoding { encoding, activations }),
+        }
     }
 
     /// Bits that a weight of this encoding takes in memory where it is multiplied with 8-bit activations; `None` where there is
@@ -125,22 +133,24 @@ pub struct Tensor {
     data: Floats,
     /// The same in 8 bits, once a projection has asked for it: projections of one input share it.
     rounded: OnceLock<Activations>,
+    /// And in bf16.
+    halves: OnceLock<Vec<u16>>,
 }
 
 impl Tensor {
     fn new(rows: usize, cols: usize, data: Floats) -> Self {
-        Self { rows, cols, data, rounded: OnceLock::new() }
+        Self { rows, cols, data, rounded: OnceLock::new(), halves: OnceLock::new() }
     }
 
     /// The elements, to be changed.
     fn elements(&mut self) -> &mut [f32] {
-        self.rounded = OnceLock::new();
+        (self.rounded, self.halves) = (OnceLock::new(), OnceLock::new());
         &mut self.data
     }
 
     /// Takes over what was rounded while the elements were made.
     fn with(mut self, rounded: Option<Activations>) -> Self {
-        self.rounded = rounded.map_or_else(OnceLock::new, OnceLock::from);
+        (self.rounded, self.halves) = (rounded.map_or_else(OnceLock::new, OnceLock::from), OnceLock::new());
         self
     }
 }

@@ -21,10 +21,12 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BackendError {
     /// The backend has no kernel for this encoding and the activations that were asked for.
-    #[error("no kernel for {encoding} weights with 8-bit activations (--activations f32 or auto works)")]
+    #[error("no kernel for {encoding} weights with {activations} activations (--activations f32 or auto works)")]
     Encoding {
         /// The encoding that was asked for.
         encoding: Encoding,
+        /// And the activations.
+        activations: ActivationType,
     },
     /// The machine lacks the instruction set that was asked for.
     #[error("this machine has no {isa} (it has: {available})")]
@@ -138,8 +140,16 @@ pub enum ActivationType {
     Auto,
     /// 32-bit floats, whatever the weights are.
     F32,
-    /// 8 bits; weights that there is no 8-bit kernel for are refused.
+    /// bfloat16; weights that are not bf16 themselves are refused.
+    BF16,
+    /// 8 bits; quantized weights that there is no 8-bit kernel for are refused, dense ones beside them meet f32.
     Int8,
+}
+
+impl ActivationType {
+    /// All of them.
+    pub const ALL: [ActivationType; 4] =
+        [ActivationType::Auto, ActivationType::Int8, ActivationType::BF16, ActivationType::F32];
 }
 
 impl fmt::Display for ActivationType {
@@ -147,6 +157,7 @@ impl fmt::Display for ActivationType {
         f.write_str(match self {
             ActivationType::Auto => "auto",
             ActivationType::F32 => "f32",
+            ActivationType::BF16 => "bf16",
             ActivationType::Int8 => "int8",
         })
     }
@@ -156,12 +167,11 @@ impl FromStr for ActivationType {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "auto" => Ok(ActivationType::Auto),
-            "f32" => Ok(ActivationType::F32),
-            "int8" => Ok(ActivationType::Int8),
-            _ => Err(format!("unknown activation type `{name}` (known: auto, int8, f32)")),
-        }
+        let known = Self::ALL.map(|kind| kind.to_string());
+        let found = Self::ALL.into_iter().zip(&known).find(|(_, known)| *known == name);
+        found
+            .map(|(kind, _)| kind)
+            .ok_or_else(|| format!("unknown activation type `{name}` (known: {})", known.join(", ")))
     }
 }
 

@@ -1,6 +1,7 @@
 //! An open checkpoint.
 
 use crate::error::{Error, brief, escape};
+use crate::gguf::side::Side;
 use crate::json::{self, parse_object};
 use crate::source::{Blob, Source};
 use crate::{Cursor, Extent, Fields, Rows, Tensor, TensorInfo, TensorSpec, container};
@@ -25,6 +26,8 @@ pub struct Checkpoint {
     tensors: Vec<TensorInfo>,
     /// The open files by name.
     blobs: BTreeMap<String, Blob>,
+    /// What small files are made from, where there are none.
+    side: Option<Side>,
 }
 
 impl Checkpoint {
@@ -51,7 +54,12 @@ impl Checkpoint {
             Source::Embedded { label, .. } => label.clone(),
         };
         let (config_file, table_file) = (source.describe(config_file), source.describe(table));
-        Self { source, label, config_file, config, table_file, tensors, blobs }
+        Self { source, label, config_file, config, table_file, tensors, blobs, side: None }
+    }
+
+    /// With small files that are made when they are asked for.
+    pub(crate) fn with_side(self, side: Side) -> Self {
+        Self { side: Some(side), ..self }
     }
 
     /// What a user knows it by: the path that was opened, or the label of an embedded one.
@@ -70,13 +78,20 @@ impl Checkpoint {
     }
 
     /// The bytes of a small file beside the weights (`tokenizer.json`, `chat_template.jinja`, ...), or `None` where
-    /// there is none.
+    /// there is none. Of a GGUF file, what its metadata say in the terms of such a file.
     ///
     /// # Errors
     /// [`Error::Malformed`] where `name` is not a plain file name, where the file has more than 64 MiB, or where it is
     /// a directory, a pipe or the like; [`Error::Io`].
     pub fn file(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
-        self.source.read(name, MAX_SIDE_FILE)
+        self.small_file(name, MAX_SIDE_FILE)
+    }
+
+    fn small_file(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, Error> {
+        match &self.side {
+            Some(side) => side.read(&self.blobs[&side.file], name),
+            None => self.source.read(name, limit),
+        }
     }
 
     /// A small file that holds a JSON object (`generation_config.json`, ...), or `None` where there is none.
@@ -85,7 +100,7 @@ impl Checkpoint {
     /// As [`file`](Self::file), here with 8 MiB; [`Error::Malformed`] where it is not a JSON object, has a key twice, or
     /// more than 100 000 values.
     pub fn json(&self, name: &str) -> Result<Option<Map<String, Value>>, Error> {
-        let Some(bytes) = self.source.read(name, json::MAX_BYTES)? else { return Ok(None) };
+        let Some(bytes) = self.small_file(name, json::MAX_BYTES)? else { return Ok(None) };
         parse_object(&self.source.describe(name), "file", &bytes).map(Some)
     }
 
@@ -189,7 +204,7 @@ impl Checkpoint {
     }
 
     /// The tensor called `name` as messages name it: the file, and its name there.
-    pub(crate) fn describe(&self, name: &str) -> String {
+    pub fn describe(&self, name: &str) -> String {
         let (file, name) = match self.tensor(name) {
             Some(info) => (self.source.describe(&info.codes.file), info.codes.name.as_str()),
             None => (self.table_file.clone(), name),

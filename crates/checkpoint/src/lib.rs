@@ -11,7 +11,7 @@
 //!   `model.safetensors.index.json`, of bf16, f16 or f32; from disk or from bytes in the binary
 //!   ([`Checkpoint::embedded`]);
 //! - the same as MLX writes it, with modules quantized in its affine, mxfp4, mxfp8 and nvfp4 modes;
-//! - one GGUF file (version 3) of a target or of a DFlash drafter, with tensors of floats or of any of ggml's
+//! - GGUF (versions 2 and 3, in one file or in several) of a target or of a DFlash drafter, with tensors of floats or of any of ggml's
 //!   block formats ([`GgmlType`](glimmer_encoding::GgmlType)).
 //!
 //! Whatever the container, names and configuration are those that Hugging Face has, and what a converter changed about
@@ -38,6 +38,7 @@ mod rows;
 mod safetensors;
 mod source;
 mod tensor;
+pub mod tokenizer;
 pub mod write;
 
 pub use checkpoint::Checkpoint;

@@ -39,10 +39,11 @@ impl Source {
         }
     }
 
-    /// A file of this source, as messages name it; where this is one file itself, that one.
+    /// A file of this source, as messages name it; where this is one file itself, that one or one beside it.
     pub fn describe(&self, name: &str) -> String {
         match self {
-            Source::Path { path, is_directory: false } => escape(&path.to_string_lossy()),
+            Source::Path { path, is_directory: false } if name.is_empty() => escape(&path.to_string_lossy()),
+            Source::Path { path, is_directory: false } => escape(&path.with_file_name(name).to_string_lossy()),
             Source::Path { path, .. } => escape(&path.join(name).to_string_lossy()),
             Source::Embedded { label, .. } => format!("{}/{}", escape(label), escape(name)),
         }
@@ -67,6 +68,15 @@ impl Source {
                 .iter()
                 .find(|(n, _)| *n == name)
                 .map(|(_, bytes)| Blob { file: self.describe(name), bytes: Bytes::Embedded(bytes) })),
+        }
+    }
+
+    /// Opens the file called `name` beside this source, which is one file itself, or `None` where there is none.
+    pub fn beside(&self, name: &str) -> Result<Option<Blob>, Error> {
+        self.check_name(name)?;
+        match self {
+            Source::Path { path, is_directory: false } => open_file(&path.with_file_name(name), self.describe(name)),
+            _ => Ok(None),
         }
     }
 

@@ -146,7 +146,8 @@ pub struct MachineArgs {
     /// Instruction set
     #[arg(long, value_name = "NAME", hide = true)]
     pub isa: Option<Isa>,
-    /// What activations are multiplied as: auto, int8 or f32 [default: auto, int8 for quantized weights]
+    /// What activations are multiplied as: auto, int8, bf16 (bf16 weights only) or f32 [default: auto,
+    /// int8 for quantized weights]
     #[arg(long, value_name = "TYPE", default_value = "auto", hide_default_value = true)]
     pub activations: ActivationType,
 }

@@ -181,6 +181,11 @@ impl Engine {
 
         let (threads, isa, activations) = (options.threads, options.isa, options.activations);
         let backend = CpuBackend::new(CpuOptions { threads, isa, activations })?;
+        let named = inspect::activations(&checkpoint, &backend)?;
+        if activations == ActivationType::Int8 && named == ActivationType::F32.to_string() {
+            return Err(EngineError::NoActivations { label: checkpoint.label().to_string(), activations });
+        }
+        drafter_checkpoint.as_ref().map(|drafter| inspect::activations(drafter, &backend)).transpose()?;
         progress(LoadProgress { done: 0, total });
         let target =
             MuseText::load(&backend, &checkpoint, &config, &mut |done| progress(LoadProgress { done, total }))?;
@@ -202,7 +207,7 @@ impl Engine {
             }),
             context: geometry.context,
             cache,
-            activations: inspect::activations(&checkpoint, &backend),
+            activations: named,
             prefill_chunk: geometry.prefill_chunk,
             threads: backend.threads(),
             isa: backend.isa(),

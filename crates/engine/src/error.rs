@@ -5,7 +5,7 @@ use crate::chat::template::TemplateError;
 use crate::sampling::{DrawError, SamplingError};
 use crate::stops::StopError;
 use crate::tokenizer::TokenizerError;
-use glimmer_backend::BackendError;
+use glimmer_backend::{ActivationType, BackendError};
 use glimmer_model::ModelError;
 use thiserror::Error;
 
@@ -62,6 +62,14 @@ pub enum EngineError {
         name: &'static str,
         /// Those that have it.
         other: &'static str,
+    },
+    /// No weight meets the activations that were asked for.
+    #[error("{label}: no weight meets {activations} activations, as all are dense (--activations auto or f32 works)")]
+    NoActivations {
+        /// The checkpoint.
+        label: String,
+        /// What was asked for.
+        activations: ActivationType,
     },
     /// Two models that are to be compared do not share their tokens.
     #[error("{label} and {other} cannot be compared: {what}")]

@@ -7,6 +7,7 @@ use crate::{EngineError, EngineOptions, engine};
 use glimmer_backend::{ActivationType, KvTypes};
 use glimmer_checkpoint::{Checkpoint, TensorInfo};
 use glimmer_encoding::Encoding;
+use glimmer_model::ModelError;
 use glimmer_model::dflash::DFlashConfig;
 pub use glimmer_model::kv_cache::Span;
 use glimmer_model::kv_cache::positions_needed;
@@ -164,21 +165,30 @@ pub(crate) fn held_bytes(checkpoint: &Checkpoint, activations: ActivationType) -
         if !is_multiplied(tensor) || matches!(tensor.encoding, Encoding::Dense(_)) {
             return stored;
         }
-        let packed = Active::packed_bits(tensor.encoding).filter(|_| activations != ActivationType::F32);
+        let packed = Active::packed_bits(tensor.encoding)
+            .filter(|_| matches!(activations, ActivationType::Auto | ActivationType::Int8));
         let elements: f64 = tensor.shape.iter().map(|&d| d as f64).product();
         (elements * packed.unwrap_or(32.0) / 8.0) as u64
     })
     .sum()
 }
 
-/// What activations are multiplied as, by the matrices that the text tower multiplies with.
-pub(crate) fn activations(checkpoint: &Checkpoint, backend: &Active) -> String {
-    let rounded = multiplied(checkpoint).filter(|t| backend.rounds_activations(t.encoding)).count();
-    match rounded {
-        0 => "f32".into(),
-        all if all == multiplied(checkpoint).count() => "int8".into(),
-        some => format!("int8 (f32 for {} matrices)", multiplied(checkpoint).count() - some),
+/// What activations are multiplied as, by the matrices that the text tower, or a drafter, multiplies with; the first that cannot
+/// be multiplied as was asked for is the error.
+pub(crate) fn activations(checkpoint: &Checkpoint, backend: &Active) -> Result<String, ModelError> {
+    let (mut rounded, mut wide) = (None, 0);
+    for tensor in multiplied(checkpoint) {
+        let refused = |cause| ModelError::Backend { what: checkpoint.describe(&tensor.name), cause };
+        match backend.activations(tensor.encoding).map_err(refused)? {
+            ActivationType::F32 => wide += 1,
+            other => rounded = Some(other),
+        }
     }
+    Ok(match (rounded, wide) {
+        (None, _) => "f32".into(),
+        (Some(rounded), 0) => rounded.to_string(),
+        (Some(rounded), wide) => format!("{rounded} (f32 for {wide} matrices)"),
+    })
 }
 
 /// The matrices that the text tower multiplies with.
@@ -196,7 +206,7 @@ pub(crate) fn matrices(checkpoint: &Checkpoint, backend: &Active) -> Matrices {
     let mut all = Matrices::default();
     for tensor in multiplied(checkpoint) {
         let products = tensor.shape.iter().map(|&d| d as u64).product();
-        let (integers, floats) = match backend.rounds_activations(tensor.encoding) {
+        let (integers, floats) = match backend.activations(tensor.encoding) == Ok(ActivationType::Int8) {
             true => (products, 0),
             false => (0, products),
         };
@@ -218,7 +228,7 @@ pub(crate) fn encodings(checkpoint: &Checkpoint, backend: &Active) -> String {
         let tensor = matrices().find(|tensor| is_multiplied(tensor) && tensor.encoding.to_string() == name);
         match tensor.map(|tensor| tensor.encoding) {
             None | Some(Encoding::Dense(_)) => String::new(),
-            Some(encoding) if backend.rounds_activations(encoding) => packed(encoding),
+            Some(encoding) if backend.activations(encoding) == Ok(ActivationType::Int8) => packed(encoding),
             Some(_) => " (widened to f32)".into(),
         }
     };

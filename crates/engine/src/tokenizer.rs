@@ -8,8 +8,6 @@ mod file;
 
 pub use detokenizer::{Detokenizer, Specials};
 
-pub(crate) use file::SPLIT_PATTERN;
-
 use std::collections::BTreeMap;
 use thiserror::Error;
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};

@@ -107,8 +107,12 @@ fn dense(criterion: &mut Criterion) {
         let mut out = vec![0.0; rows * outs];
         let (elements, bytes) = ((rows * outs * INPUTS) as u64, 2 * weight.len() as u64);
         group.throughput(Throughput::ElementsAndBytes { elements, bytes });
-        group.bench_function(BenchmarkId::from_parameter(rows), |b| {
+        group.bench_function(BenchmarkId::new("f32 activations", rows), |b| {
             b.iter(|| matmul::matmul(kernels, &pool, &x, matmul::Dense::BF16(&weight), INPUTS, &mut out));
+        });
+        let x = matmul::round_bf16(&x);
+        group.bench_function(BenchmarkId::new("bf16 activations", rows), |b| {
+            b.iter(|| matmul::matmul_bf16(kernels, &pool, &x, &weight, INPUTS, &mut out));
         });
     }
     group.finish();

@@ -28,6 +28,8 @@ impl Kernels {
             Isa::Avx2 => Some(&avx2::KERNELS),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => Some(&avx512::KERNELS),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 => Some(&avx512bf16::KERNELS),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => Some(&neon::KERNELS),
             #[cfg(target_arch = "aarch64")]
@@ -54,6 +56,7 @@ impl Kernels {
 /// list names a kernel, its arguments, and the generic function that it is.
 macro_rules! kernels {
     ($sets:tt { $($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) = $kernel:expr;)* }) => {
+        #[derive(Clone, Copy)]
         struct Table {
             $($name: unsafe fn($($type),*),)*
         }
@@ -74,7 +77,8 @@ macro_rules! kernels {
         mod $module {
             use super::*;
             $(kernels!(@shim $features $proof, fn $name($($arg: $type),*) = $kernel);)*
-            pub(super) static KERNELS: Kernels = Kernels { isa: $isa, table: Table { $($name),* } };
+            pub(super) const TABLE: Table = Table { $($name),* };
+            pub(super) static KERNELS: Kernels = Kernels { isa: $isa, table: TABLE };
         }
     };
     (@shim () $proof:expr, fn $name:ident($($arg:ident: $type:ty),*) = $kernel:expr) => {
@@ -108,11 +112,13 @@ kernels! {
     }
     {
         /// A tile of a product with an f32 weight.
-        fn matmul_f32(x: &[f32], w: &[f32], k: usize, out: &mut [&mut [f32]]) = matmul::tile::<_, F32>;
+        fn matmul_f32(x: &[f32], w: &[f32], k: usize, out: &mut [&mut [f32]]) = matmul::wide::<_, F32>;
         /// A tile of a product with an f16 weight.
-        fn matmul_f16(x: &[f32], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::tile::<_, F16>;
+        fn matmul_f16(x: &[f32], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::wide::<_, F16>;
         /// A tile of a product with a bf16 weight.
-        fn matmul_bf16(x: &[f32], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::tile::<_, BF16>;
+        fn matmul_bf16(x: &[f32], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::wide::<_, BF16>;
+        /// A tile of a product of bf16 with bf16.
+        fn matmul_pairs(x: &[u16], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::pairs;
         /// A block of f16 keys or values as f32.
         fn widen_f16(from: &[u16], to: &mut [f32]) = attention::widen::<_, F16>;
         /// A block of bf16 keys or values as f32.
@@ -150,4 +156,21 @@ kernels! {
         /// As many float products as a tile of arithmetic has.
         fn multiply_floats(products: &mut u64) = limits::multiply_floats;
     }
+}
+
+/// AVX-512 with products of bf16: what differs, and otherwise AVX-512.
+#[cfg(target_arch = "x86_64")]
+mod avx512bf16 {
+    use super::*;
+
+    /// # Safety
+    /// The machine has the features named.
+    #[target_feature(enable = "avx512f,avx512dq,avx512bf16")]
+    unsafe fn matmul_pairs(x: &[u16], w: &[u16], k: usize, out: &mut [&mut [f32]]) {
+        // SAFETY: the caller knows that the machine has the features.
+        matmul::tile(unsafe { isa::Avx512Bf16::assume() }, x, w, k, out);
+    }
+
+    pub(super) static KERNELS: Kernels =
+        Kernels { isa: Isa::Avx512Bf16, table: Table { matmul_pairs, ..avx512::TABLE } };
 }

@@ -19,6 +19,8 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
+    /// The same, with products of pairs of bf16.
+    Avx512Bf16,
 }
 
 impl Isa {
@@ -30,7 +32,15 @@ impl Isa {
             Neon::<false>::detect().map(|_| Isa::Neon).into_iter().chain(Neon::<true>::detect().map(|_| Isa::I8mm)),
         );
         #[cfg(target_arch = "x86_64")]
-        found.extend(Avx2::detect().map(|_| Isa::Avx2).into_iter().chain(Avx512::detect().map(|_| Isa::Avx512)));
+        found.extend(
+            [
+                Avx2::detect().map(|_| Isa::Avx2),
+                Avx512::detect().map(|_| Isa::Avx512),
+                Avx512Bf16::detect().map(|_| Isa::Avx512Bf16),
+            ]
+            .into_iter()
+            .flatten(),
+        );
         found
     }
 
@@ -48,6 +58,7 @@ impl fmt::Display for Isa {
             Isa::I8mm => "i8mm",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Bf16 => "avx512bf16",
         })
     }
 }
@@ -56,10 +67,12 @@ impl FromStr for Isa {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        [Isa::Scalar, Isa::Neon, Isa::I8mm, Isa::Avx2, Isa::Avx512]
-            .into_iter()
-            .find(|isa| isa.to_string() == name)
-            .ok_or_else(|| format!("unknown instruction set `{name}` (known: scalar, neon, i8mm, avx2, avx512)"))
+        let all = [Isa::Scalar, Isa::Neon, Isa::I8mm, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
+        let names = all.map(|isa| isa.to_string());
+        let found = all.into_iter().zip(&names).find(|(_, known)| *known == name);
+        found
+            .map(|(isa, _)| isa)
+            .ok_or_else(|| format!("unknown instruction set `{name}` (known: {})", names.join(", ")))
     }
 }
 
@@ -113,6 +126,37 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vnni"))
         .then_some(Self(()))
+    }
+}
+
+/// Proof that this machine has what [`Avx512`] stands for, and AVX-512 BF16 with [`Dot`](crate::matmul::Dot)'s order and rounding.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512Bf16(());
+
+#[cfg(target_arch = "x86_64")]
+impl Avx512Bf16 {
+    /// The proof without detection.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 F, BW, DQ, VL, VNNI and BF16.
+    pub(crate) unsafe fn assume() -> Self {
+        Self(())
+    }
+
+    /// The proof, where the machine gives it. What `vdpbf16ps` rounds is not the same in all manuals, so that a few products
+    /// have to come out right.
+    pub fn detect() -> Option<Self> {
+        Avx512::detect()?;
+        if !is_x86_feature_detected!("avx512bf16") {
+            return None;
+        }
+        crate::x86_64::avx512::bf16::rounds_twice(Self(())).then_some(Self(()))
+    }
+
+    /// The proof of what else such a machine has.
+    pub fn lanes(self) -> Avx512 {
+        Avx512(())
     }
 }
 

@@ -23,6 +23,8 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn load(self, from: &[f32; LANES]) -> Self::V;
     /// Reads sixteen bf16, widened exactly.
     fn load_bf16(self, from: &[u16; LANES]) -> Self::V;
+    /// Reads sixteen pairs of bf16, widened exactly: the first of each, and the second.
+    fn load_bf16_pairs(self, from: &[u16; 2 * LANES]) -> [Self::V; 2];
     /// Reads sixteen f16, widened exactly.
     fn load_f16(self, from: &[u16; LANES]) -> Self::V;
     /// Reads sixteen 8-bit integers.

@@ -3,7 +3,7 @@
 use super::{CpuBackend, Tensor};
 use crate::{ActivationType, BackendError, LoadError};
 use glimmer_encoding::{Encoding, FloatType, MemoryRows, RowOrder, RowSource, Scratch, SharedBytes, Sizes, WeightView};
-use glimmer_kernels::matmul::{Dense, matmul};
+use glimmer_kernels::matmul::{Dense, matmul, matmul_bf16, round_bf16, settle_bf16};
 use glimmer_kernels::memory::{Buffer, Zero};
 use glimmer_kernels::packed::tile::TILE_ROWS;
 use glimmer_kernels::packed::{self, Activations, Packed, PackedRows, Product};
@@ -38,6 +38,8 @@ enum Form {
     F32,
     F16,
     BF16,
+    /// For bf16 activations.
+    Pairs,
     /// For 8-bit activations.
     Packed,
 }
@@ -47,6 +49,7 @@ enum Matrix {
     F32(Buffer<f32>),
     F16(Buffer<u16>),
     BF16(Buffer<u16>),
+    Pairs(Buffer<u16>),
     Packed(Packed),
 }
 
@@ -54,6 +57,7 @@ enum Matrix {
 enum MatrixRows<'a> {
     F32(&'a mut [f32]),
     Halves(&'a mut [u16]),
+    Pairs(&'a mut [u16]),
     Packed(PackedRows<'a>),
 }
 
@@ -103,6 +107,7 @@ impl Matrix {
             Form::F32 => Matrix::F32(zeros(len)?),
             Form::F16 => Matrix::F16(zeros(len)?),
             Form::BF16 => Matrix::BF16(zeros(len)?),
+            Form::Pairs => Matrix::Pairs(zeros(len)?),
             Form::Packed => {
                 let bytes = encoding.tensor_sizes(&[outs, inputs]).map_or(usize::MAX, Sizes::total);
                 let memory = BackendError::Memory { what: "weights", bytes };
@@ -117,6 +122,7 @@ impl Matrix {
         match self {
             Matrix::F32(w) => w.chunks_mut(len).map(MatrixRows::F32).collect(),
             Matrix::F16(w) | Matrix::BF16(w) => w.chunks_mut(len).map(MatrixRows::Halves).collect(),
+            Matrix::Pairs(w) => w.chunks_mut(len).map(MatrixRows::Pairs).collect(),
             Matrix::Packed(w) => w.pieces(rows).into_iter().map(MatrixRows::Packed).collect(),
         }
     }
@@ -133,6 +139,10 @@ impl MatrixRows<'_> {
             MatrixRows::Halves(w) => {
                 let bytes = view.parts().codes.as_chunks::<2>().0;
                 w.iter_mut().zip(bytes).for_each(|(w, &bytes)| *w = u16::from_le_bytes(bytes));
+            }
+            MatrixRows::Pairs(w) => {
+                let bytes = view.parts().codes.as_chunks::<2>().0;
+                w.iter_mut().zip(bytes).for_each(|(w, &bytes)| *w = settle_bf16(u16::from_le_bytes(bytes)));
             }
             MatrixRows::Packed(w) => w.fill(view),
         }
@@ -192,12 +202,11 @@ impl CpuBackend {
 
     /// What a weight of this encoding becomes.
     fn form(&self, encoding: Encoding) -> Result<Form, BackendError> {
-        Ok(match encoding {
-            Encoding::Dense(FloatType::F32) => Form::F32,
-            Encoding::Dense(FloatType::F16) => Form::F16,
-            Encoding::Dense(FloatType::BF16) => Form::BF16,
-            _ if self.rounds_activations(encoding) => Form::Packed,
-            _ if self.activations == ActivationType::Int8 => return Err(BackendError::Encoding { encoding }),
+        Ok(match (self.activations(encoding)?, encoding) {
+            (ActivationType::Int8, _) => Form::Packed,
+            (ActivationType::BF16, _) => Form::Pairs,
+            (_, Encoding::Dense(FloatType::F16)) => Form::F16,
+            (_, Encoding::Dense(FloatType::BF16)) => Form::BF16,
             _ => Form::F32,
         })
     }
@@ -244,11 +253,17 @@ impl CpuBackend {
         x.rounded.get_or_init(|| Activations::quantize(self.kernels, &self.pool, &x.data, x.cols))
     }
 
+    /// And in bf16.
+    fn halves<'a>(&self, x: &'a Tensor) -> &'a [u16] {
+        x.halves.get_or_init(|| round_bf16(&x.data))
+    }
+
     fn multiply_matrix(&self, pool: &Pool, x: &Tensor, matrix: &Matrix, out: &mut [f32]) {
         let dense = match matrix {
             Matrix::F32(w) => Dense::F32(w),
             Matrix::F16(w) => Dense::F16(w),
             Matrix::BF16(w) => Dense::BF16(w),
+            Matrix::Pairs(w) => return matmul_bf16(self.kernels, pool, self.halves(x), w, x.cols, out),
             Matrix::Packed(w) => {
                 return packed::matmul(self.kernels, pool, self.rounded(x), &mut [Product { weight: w, out }]);
             }
@@ -260,9 +275,11 @@ impl CpuBackend {
     /// neighbours, so these are the bits of the whole.
     fn multiply_mapped(&self, x: &Tensor, form: Form, rows: &MemoryRows, out: &mut [f32]) {
         let [outs, inputs] = rows.shape();
+        // Before the threads set out: it is they who round to 8 bits.
         if matches!(form, Form::Packed) {
-            // Before the threads set out: it is they who round.
             self.rounded(x);
+        } else if matches!(form, Form::Pairs) {
+            self.halves(x);
         }
         let out = Mutex::new(out);
         let desk = || Desk { alone: Pool::new(1), scratch: Scratch::default(), matrix: None, part: Vec::new() };

@@ -19,7 +19,7 @@ pub(super) fn translate(
     for key in ["conv_kernel_size", "selector_rank"].map(|key| format!("{PREFIX}{key}")) {
         if file.metadata.get(&key).is_some() {
             let what = format!("field `{key}`: DFlash 2 drafters cannot be read from GGUF by this version yet");
-            return Err(Error::Unsupported { file: file.blob.file().into(), what });
+            return Err(Error::Unsupported { file: file.name.into(), what });
         }
     }
     let mut config = Map::new();

@@ -3,6 +3,7 @@
 use super::reader::Reader;
 use crate::error::{Error, brief};
 use serde_json::{Map, Number, Value};
+use std::collections::BTreeMap;
 
 /// Longest key that the format allows, and longest string that is kept.
 const MAX_KEY: u64 = 65_535;
@@ -13,16 +14,38 @@ const MAX_KEPT: usize = 16 << 20;
 const MAX_ELEMENTS: u64 = 4096;
 const MAX_ALL_ELEMENTS: u64 = 65_536;
 
+/// An array that is not kept, and where its elements begin.
+#[derive(Clone, Copy)]
+pub(crate) struct Array {
+    pub kind: u32,
+    pub count: u64,
+    pub at: u64,
+}
+
+impl Array {
+    /// The kind of an array of strings.
+    pub const TEXT: u32 = STRING;
+}
+
+/// Those that are not kept, by key.
+pub(crate) type Arrays = BTreeMap<String, Array>;
+
 /// Reads `count` pairs. An array that is not kept is an empty object, which no reader of a field takes for a value.
-pub(super) fn read(reader: &mut Reader<'_>, count: u64) -> Result<Map<String, Value>, Error> {
-    let mut map = Map::new();
+pub(super) fn read(reader: &mut Reader<'_>, count: u64) -> Result<(Map<String, Value>, Arrays), Error> {
+    let (mut map, mut arrays) = (Map::new(), Arrays::new());
     let (mut kept, mut elements) = (0, 0);
     for i in 0..count {
         let key = reader.string(&format!("key {i} of the metadata"), MAX_KEY)?;
         let what = format!("field `{}`", brief(&key));
         let kind = reader.u32(&what)?;
         let value = match kind {
-            ARRAY => array(reader, &what, &mut elements)?,
+            ARRAY => match array(reader, &what, &mut elements)? {
+                Ok(value) => value,
+                Err(array) => {
+                    arrays.insert(key.clone(), array);
+                    Value::Object(Map::new())
+                }
+            },
             STRING => Value::String(reader.string(&what, MAX_TEXT)?),
             kind => scalar(reader, &what, kind)?,
         };
@@ -38,14 +61,16 @@ pub(super) fn read(reader: &mut Reader<'_>, count: u64) -> Result<Map<String, Va
             return Err(reader.malformed(&what, "the key once".into(), "it again".into()));
         }
     }
-    Ok(map)
+    Ok((map, arrays))
 }
 
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 
-fn array(reader: &mut Reader<'_>, what: &str, elements: &mut u64) -> Result<Value, Error> {
+/// The value, or where it lies if it is not kept.
+fn array(reader: &mut Reader<'_>, what: &str, elements: &mut u64) -> Result<Result<Value, Array>, Error> {
     let (kind, count) = (reader.u32(what)?, reader.u64(what)?);
+    let passed = Array { kind, count, at: reader.at() };
     let too_many = |reader: &Reader<'_>| {
         let left = reader.len() - reader.at();
         Err(reader.malformed(what, format!("elements within the {left} bytes left in the file"), count.to_string()))
@@ -59,7 +84,7 @@ fn array(reader: &mut Reader<'_>, what: &str, elements: &mut u64) -> Result<Valu
             let len = reader.u64(what)?;
             reader.skip(len, what)?;
         }
-        return Ok(Value::Object(Map::new()));
+        return Ok(Err(passed));
     }
     let size = size(kind).ok_or_else(|| unknown(reader, what, kind))?;
     if count > (reader.len() - reader.at()) / size {
@@ -67,10 +92,10 @@ fn array(reader: &mut Reader<'_>, what: &str, elements: &mut u64) -> Result<Valu
     }
     if count > MAX_ELEMENTS || *elements + count > MAX_ALL_ELEMENTS {
         reader.skip(count * size, what)?;
-        return Ok(Value::Object(Map::new()));
+        return Ok(Err(passed));
     }
     *elements += count;
-    (0..count).map(|_| scalar(reader, what, kind)).collect::<Result<_, _>>().map(Value::Array)
+    (0..count).map(|_| scalar(reader, what, kind)).collect::<Result<_, _>>().map(|list| Ok(Value::Array(list)))
 }
 
 /// Bytes of a value that is neither a string nor an array.
@@ -84,7 +109,8 @@ fn size(kind: u32) -> Option<u64> {
     })
 }
 
-fn scalar(reader: &mut Reader<'_>, what: &str, kind: u32) -> Result<Value, Error> {
+/// One value that is neither a string nor an array.
+pub(super) fn scalar(reader: &mut Reader<'_>, what: &str, kind: u32) -> Result<Value, Error> {
     let size = size(kind).ok_or_else(|| unknown(reader, what, kind))? as usize;
     let mut bytes = [0; 8];
     bytes[..size].copy_from_slice(reader.bytes(size, what)?);

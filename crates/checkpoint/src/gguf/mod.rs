@@ -1,13 +1,16 @@
-//! GGUF, version 3, in one file: a header of metadata and a table of tensors, then their data.
+//! GGUF, versions 2 and 3, in one file or in several: a header of metadata and a table of tensors, then their data.
 //!
 //! What the converter of llama.cpp changed is undone, so that a checkpoint reads as the one of Hugging Face that it was
-//! made from: names, the order of dimensions, the order of rows, norms, and settings that it keeps as tensors.
+//! made from: names, the order of dimensions, the order of rows, norms, settings that it keeps as tensors, and the small files
+//! that stand beside one.
 
 mod dflash;
 mod metadata;
 mod muse;
 pub(crate) mod names;
 mod reader;
+pub(crate) mod side;
+mod split;
 mod table;
 
 use crate::error::{Error, brief};
@@ -15,8 +18,10 @@ use crate::source::{Blob, Source};
 use crate::tensor::TensorInfo;
 use crate::{Checkpoint, Fields};
 use glimmer_encoding::{Encoding, FloatType};
+use metadata::Arrays;
 use reader::Reader;
 use serde_json::{Map, Number, Value};
+use side::Side;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -24,9 +29,19 @@ pub(crate) const MAGIC: &[u8] = b"GGUF";
 
 pub(crate) fn open(source: Source) -> Result<Checkpoint, Error> {
     let Some((name, blob)) = source.single()? else { return Err(which(&source)) };
-    let (metadata, tensors) = header(&blob, &name)?;
-    let metadata = Fields::new(blob.file(), &metadata);
-    let file = File { blob: &blob, metadata: &metadata };
+    let mut parts = split::gather(&source, name, blob)?;
+    let tensors: Vec<TensorInfo> = parts.iter_mut().flat_map(|part| std::mem::take(&mut part.header.tensors)).collect();
+    // The first part has the metadata of all.
+    let Header { metadata: map, arrays, .. } = std::mem::take(&mut parts[0].header);
+    let first = parts[0].name.clone();
+    let blobs: BTreeMap<String, Blob> = parts.into_iter().map(|part| (part.name, part.blob)).collect();
+    let blob = &blobs[&first];
+    if tensors.is_empty() {
+        let (file, what, expected) = (blob.file().into(), "weights".into(), "at least one tensor".into());
+        return Err(Error::Missing { file, what, expected, more: 0 });
+    }
+    let metadata = Fields::new(blob.file(), &map);
+    let file = File { blobs: &blobs, name: blob.file(), metadata: &metadata };
     let architecture = metadata.opt_str(ARCHITECTURE)?;
     let (config, tensors) = match architecture {
         Some("muse-glimmer") => muse::translate(&file, tensors)?,
@@ -37,7 +52,8 @@ pub(crate) fn open(source: Source) -> Result<Checkpoint, Error> {
         }
         None => return Err(metadata.invalid(ARCHITECTURE, "muse-glimmer or dflash")),
     };
-    Ok(Checkpoint::new(source, "", config, "", tensors, BTreeMap::from([(name, blob)])))
+    let side = Side { file: first, metadata: map, arrays };
+    Ok(Checkpoint::new(source, "", config, "", tensors, blobs).with_side(side))
 }
 
 const ARCHITECTURE: &str = "general.architecture";
@@ -48,35 +64,41 @@ fn which(source: &Source) -> Error {
     Error::Unsupported { file: source.to_string(), what }
 }
 
-/// Metadata and tensors, under their names in the file.
-fn header(blob: &Blob, name: &str) -> Result<(Map<String, Value>, Vec<TensorInfo>), Error> {
+/// What stands in front of the data.
+#[derive(Default)]
+struct Header {
+    metadata: Map<String, Value>,
+    arrays: Arrays,
+    /// Under their names in the file.
+    tensors: Vec<TensorInfo>,
+}
+
+fn header(blob: &Blob, name: &str) -> Result<Header, Error> {
     let mut reader = Reader::new(blob)?;
     reader.bytes(MAGIC.len(), "magic")?;
     match reader.u32("version")? {
-        3 => {}
+        2 | 3 => {}
         version => {
             let what = match version.swap_bytes() {
                 1..=3 => "big-endian GGUF cannot be read; little-endian can".into(),
-                _ => format!("GGUF of version {version} cannot be read; version 3 can"),
+                _ => format!("GGUF of version {version} cannot be read; versions 2 and 3 can"),
             };
             return Err(Error::Unsupported { file: blob.file().into(), what });
         }
     }
     let tensors = reader.count("tensor count", 1 << 16)?;
     let pairs = reader.count("metadata count", 1 << 16)?;
-    let metadata = metadata::read(&mut reader, pairs)?;
-    let fields = Fields::new(blob.file(), &metadata);
-    if let Some(parts) = fields.opt_usize("split.count", 0..=usize::MAX)?.filter(|&parts| parts > 1) {
-        let what = format!("field `split.count`: a checkpoint in {parts} files cannot be read by this version yet");
-        return Err(Error::Unsupported { file: blob.file().into(), what });
-    }
-    let tensors = table::read(&mut reader, tensors, &fields, Arc::from(name))?;
-    Ok((metadata, tensors))
+    let (metadata, arrays) = metadata::read(&mut reader, pairs)?;
+    let tensors = table::read(&mut reader, tensors, &Fields::new(blob.file(), &metadata), Arc::from(name))?;
+    Ok(Header { metadata, arrays, tensors })
 }
 
 /// What translating an architecture needs.
 struct File<'a> {
-    blob: &'a Blob,
+    /// The files by name.
+    blobs: &'a BTreeMap<String, Blob>,
+    /// The one with the metadata, as messages name it.
+    name: &'a str,
     metadata: &'a Fields<'a>,
 }
 
@@ -147,12 +169,17 @@ impl File<'_> {
         if info.encoding != Encoding::Dense(FloatType::F32) || info.shape != [len] {
             return Err(self.malformed(info, format!("f32 of shape [{len}]"), found(info)));
         }
-        let bytes = self.blob.read_at(info.codes.range.start, info.codes.byte_len())?;
+        let bytes = self.blob(info).read_at(info.codes.range.start, info.codes.byte_len())?;
         Ok(bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
     }
 
+    /// The file that has a tensor, which is one of those that were read.
+    fn blob(&self, info: &TensorInfo) -> &Blob {
+        &self.blobs[&*info.codes.file]
+    }
+
     fn malformed(&self, info: &TensorInfo, expected: String, found: String) -> Error {
-        let (file, what) = (self.blob.file().into(), format!("tensor `{}`", brief(&info.codes.name)));
+        let (file, what) = (self.blob(info).file().into(), format!("tensor `{}`", brief(&info.codes.name)));
         Error::Malformed { file, what, expected, found }
     }
 }

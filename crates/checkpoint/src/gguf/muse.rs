@@ -82,7 +82,7 @@ fn query_scale(file: &File<'_>, norms: &[TensorInfo], layers: usize, head_dim: u
             let Some(info) = by_name.get(name.as_str()) else {
                 let expected = format!("shape [{head_dim}]");
                 let what = format!("tensor `{}`", brief(&name));
-                return Err(Error::Missing { file: file.blob.file().into(), what, expected, more: 0 });
+                return Err(Error::Missing { file: file.name.into(), what, expected, more: 0 });
             };
             let values = file.vector(info, head_dim)?;
             let (expected, why) = match part {

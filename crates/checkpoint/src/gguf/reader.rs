@@ -24,6 +24,13 @@ impl<'a> Reader<'a> {
         Ok(Self { blob, len: blob.len()?, at: 0, window: Cow::Borrowed(&[]), window_at: 0 })
     }
 
+    /// From a byte on that was read before.
+    pub fn at_byte(blob: &'a Blob, at: u64) -> Result<Self, Error> {
+        let mut reader = Self::new(blob)?;
+        reader.skip(at, "metadata")?;
+        Ok(reader)
+    }
+
     /// The file, as messages name it.
     pub fn file(&self) -> &'a str {
         self.blob.file()

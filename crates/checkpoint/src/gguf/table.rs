@@ -30,10 +30,6 @@ pub(super) fn read(
         }
         tensors.push(tensor);
     }
-    if tensors.is_empty() {
-        let (file, what, expected) = (reader.file().into(), "weights".into(), "at least one tensor".into());
-        return Err(Error::Missing { file, what, expected, more: 0 });
-    }
     place(reader, &mut tensors, alignment(metadata)?)?;
     Ok(tensors)
 }

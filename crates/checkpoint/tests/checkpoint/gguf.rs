@@ -5,7 +5,7 @@ use glimmer_checkpoint::{Checkpoint, Error, open};
 use glimmer_encoding::{Encoding, FloatType, GgmlType, encode_rows};
 use proptest::prelude::*;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn fixture(name: &str) -> Checkpoint {
     open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)).unwrap()
@@ -124,6 +124,177 @@ fn another_alignment_is_kept_to() {
     assert_eq!(one.tensors().len(), two.tensors().len());
 }
 
+#[test]
+fn version_2_is_read_as_version_3() {
+    let (three, two) = (valid(), Gguf { version: 2, ..valid() });
+    let [three, two] = [three, two].map(|file| open_bytes(&file.bytes()).unwrap());
+    assert_eq!(three.tensors().len(), two.tensors().len());
+    assert_eq!(three.config(), two.config());
+}
+
+/// The file's tensors in `count` parts, the first of which has the metadata.
+fn split(whole: &Gguf, count: usize) -> Vec<Gguf> {
+    let each = whole.tensors.len().div_ceil(count - 1);
+    (0..count)
+        .map(|number| {
+            let mut part = if number == 0 { whole.clone() } else { Gguf { metadata: vec![], ..whole.clone() } };
+            // The first may have no tensors at all.
+            part.tensors = match number {
+                0 => vec![],
+                _ => whole.tensors.iter().skip((number - 1) * each).take(each).cloned().collect(),
+            };
+            part.set("split.no", Meta::U32(number as u32));
+            part.set("split.count", Meta::U32(count as u32));
+            part.set("split.tensors.count", Meta::U32(whole.tensors.len() as u32));
+            part
+        })
+        .collect()
+}
+
+/// Writes the parts under their names, and gives those.
+fn write_parts(dir: &Path, parts: &[Gguf]) -> Vec<PathBuf> {
+    let name = |number: usize| dir.join(format!("m-{:05}-of-{:05}.gguf", number + 1, parts.len()));
+    let write = |(number, part): (usize, &Gguf)| {
+        fs::write(name(number), part.bytes()).unwrap();
+        name(number)
+    };
+    parts.iter().enumerate().map(write).collect()
+}
+
+#[test]
+fn parts_are_one_checkpoint_whichever_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = open_bytes(&valid().bytes()).unwrap();
+    let parts = write_parts(dir.path(), &split(&valid(), 4));
+    for path in &parts {
+        let read = open(path).unwrap();
+        assert_eq!((read.config(), read.label()), (whole.config(), path.to_str().unwrap()));
+        assert_eq!(read.tensors().len(), whole.tensors().len());
+        for info in whole.tensors() {
+            assert!(read.read(&info.name).unwrap().parts() == whole.read(&info.name).unwrap().parts(), "{}", info.name);
+        }
+    }
+}
+
+#[test]
+fn parts_that_do_not_belong_together_are_refused_by_name() {
+    type Damage = fn(&mut Vec<Gguf>);
+    let faults: [(Damage, &[&str]); 5] = [
+        (|parts| parts[2].set("split.no", Meta::U32(1)), &["m-00003-of-00004.gguf: field `split.no`: expected 2"]),
+        (
+            |parts| parts[3].set("split.count", Meta::U32(5)),
+            &["m-00004-of-00004.gguf: field `split.count`: expected 4"],
+        ),
+        (|parts| parts[3].tensors.truncate(1), &["field `split.tensors.count`: expected"]),
+        (
+            |parts| {
+                let again = parts[1].tensors[0].clone();
+                parts[2].tensors.push(again)
+            },
+            &["m-00003-of-00004.gguf: tensor `output.weight`: expected it in one part"],
+        ),
+        (
+            |parts| parts[3].entry("blk.7.attn_k_norm.weight").data[..4].copy_from_slice(&2f32.to_le_bytes()),
+            &["m-00004-of-00004.gguf: tensor `blk.7.attn_k_norm.weight`: expected 1 everywhere"],
+        ),
+    ];
+    for (damage, expect) in faults {
+        let (dir, mut parts) = (tempfile::tempdir().unwrap(), split(&valid(), 4));
+        damage(&mut parts);
+        let paths = write_parts(dir.path(), &parts);
+        let message = open(&paths[0]).unwrap_err().to_string();
+        assert!(expect.iter().all(|part| message.contains(part)), "{message}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let paths = write_parts(dir.path(), &split(&valid(), 4));
+    fs::remove_file(&paths[2]).unwrap();
+    fs::remove_file(&paths[3]).unwrap();
+    let message = open(&paths[1]).unwrap_err().to_string();
+    let expected = "m-00002-of-00004.gguf: part `m-00003-of-00004.gguf`: expected the file beside it";
+    assert!(message.contains(expected) && message.contains("1 more"), "{message}");
+}
+
+/// A target with a vocabulary of four tokens.
+fn with_vocabulary() -> Gguf {
+    let mut file = valid();
+    let text = |text: &str| Meta::Text(text.into());
+    file.set("tokenizer.ggml.model", text("gpt2"));
+    file.set("tokenizer.ggml.pre", text("llama4"));
+    file.set("tokenizer.ggml.tokens", Meta::Texts(["a", "b", "ab", "<|s|>", "[PAD4]"].map(String::from).into()));
+    file.set("tokenizer.ggml.token_type", Meta::I32s(vec![1, 1, 1, 3, 5]));
+    file.set("tokenizer.ggml.merges", Meta::Texts(vec!["a b".into()]));
+    file.set("tokenizer.ggml.bos_token_id", Meta::U32(3));
+    file.set("tokenizer.ggml.eos_token_id", Meta::U32(3));
+    file
+}
+
+#[test]
+fn metadata_become_the_files_that_they_were_made_from() {
+    let mut file = with_vocabulary();
+    file.set("tokenizer.chat_template", Meta::Text("{{ bos_token }}".into()));
+    file.set("general.sampling.temp", Meta::F32(0.5));
+    file.set("general.sampling.top_k", Meta::U32(7));
+    let read = open_bytes(&file.bytes()).unwrap();
+    let tokenizer = read.json("tokenizer.json").unwrap().unwrap();
+    assert_eq!(tokenizer["model"]["vocab"], serde_json::json!({ "a": 0, "b": 1, "ab": 2 }));
+    assert_eq!(tokenizer["model"]["merges"], serde_json::json!([["a", "b"]]));
+    assert_eq!(
+        (tokenizer["added_tokens"][0]["id"].as_u64(), tokenizer["added_tokens"].as_array().unwrap().len()),
+        (Some(3), 1)
+    );
+    assert_eq!(tokenizer["post_processor"]["special_tokens"]["<|s|>"]["ids"], serde_json::json!([3]));
+    assert_eq!(read.json("tokenizer_config.json").unwrap().unwrap()["bos_token"], "<|s|>");
+    assert_eq!(read.file("chat_template.jinja").unwrap().unwrap(), b"{{ bos_token }}");
+    let generation = read.json("generation_config.json").unwrap().unwrap();
+    assert_eq!((generation["temperature"].as_f64(), generation["top_k"].as_u64()), (Some(0.5), Some(7)));
+    assert_eq!(read.file("other.json").unwrap(), None);
+
+    file.set("tokenizer.ggml.add_bos_token", Meta::Bool(false));
+    let without = open_bytes(&file.bytes()).unwrap().json("tokenizer.json").unwrap().unwrap();
+    assert!(without["post_processor"].is_null());
+    file.set("tokenizer.ggml.model", Meta::Text("no_vocab".into()));
+    assert_eq!(open_bytes(&file.bytes()).unwrap().file("tokenizer.json").unwrap(), None);
+}
+
+#[test]
+fn vocabularies_that_are_none_are_refused_by_name() {
+    type Damage = fn(&mut Gguf);
+    let faults: [(Damage, &str); 11] = [
+        (|f| f.set("tokenizer.ggml.model", Meta::Text("llama".into())), "`tokenizer.ggml.model`: expected gpt2, found"),
+        (
+            |f| f.set("tokenizer.ggml.pre", Meta::Text("qwen2".into())),
+            "`tokenizer.ggml.pre`: expected llama4 or gpt-4o, found",
+        ),
+        (|f| f.unset("tokenizer.ggml.pre"), "`tokenizer.ggml.pre`: expected llama4 or gpt-4o, found none"),
+        (|f| f.unset("tokenizer.ggml.token_type"), "`tokenizer.ggml.token_type`: expected a list beside"),
+        (|f| f.unset("tokenizer.ggml.merges"), "`tokenizer.ggml.merges`: expected a list beside"),
+        (
+            |f| f.set("tokenizer.ggml.token_type", Meta::I32s(vec![1; 4])),
+            "expected 5 types, one for each token, found 4",
+        ),
+        (
+            |f| f.set("tokenizer.ggml.token_type", Meta::I32s(vec![1, 1, 6, 1, 1])),
+            "types from 1 to 5, found 6 of token 2",
+        ),
+        (|f| f.set("tokenizer.ggml.tokens", Meta::U32s(vec![1; 5])), "`tokenizer.ggml.tokens`: expected"),
+        (|f| f.set("tokenizer.ggml.merges", Meta::Texts(vec!["ab".into()])), "two tokens with a space between, found"),
+        (
+            |f| f.set("tokenizer.ggml.bos_token_id", Meta::U32(5)),
+            "`tokenizer.ggml.bos_token_id`: expected an id below 5",
+        ),
+        (
+            |f| f.set("tokenizer.ggml.tokens", Meta::Texts(["a", "b", "a", "c", "d"].map(String::from).into())),
+            "expected every token once, found `a` twice",
+        ),
+    ];
+    for (damage, expected) in faults {
+        let mut file = with_vocabulary();
+        damage(&mut file);
+        let message = open_bytes(&file.bytes()).unwrap().file("tokenizer.json").unwrap_err().to_string();
+        assert!(message.contains(expected) && message.contains("model.gguf: "), "{message}");
+    }
+}
+
 fn valid() -> Gguf {
     target(&fixture("muse-tiny-bf16"), |_, _| BF16)
 }
@@ -131,7 +302,8 @@ fn valid() -> Gguf {
 type Fault = (&'static str, fn(&mut Gguf), &'static [&'static str]);
 
 const FAULTS: &[Fault] = &[
-    ("version_2", |g| g.version = 2, &["GGUF of version 2 cannot be read"]),
+    ("version_1", |g| g.version = 1, &["GGUF of version 1 cannot be read; versions 2 and 3 can"]),
+    ("version_4", |g| g.version = 4, &["GGUF of version 4 cannot be read"]),
     ("big_endian", |g| g.version = 3u32.swap_bytes(), &["big-endian GGUF cannot be read"]),
     (
         "tensors_without_end",
@@ -199,7 +371,16 @@ const FAULTS: &[Fault] = &[
         |g| g.set("general.alignment", Meta::U32(48)),
         &["field `general.alignment`: expected a power of two", "found 48"],
     ),
-    ("split", |g| g.set("split.count", Meta::U32(3)), &["field `split.count`: a checkpoint in 3 files cannot be read"]),
+    (
+        "part_of_no_name",
+        |g| {
+            g.set("split.count", Meta::U32(3));
+            g.set("split.no", Meta::U32(1))
+        },
+        &["file name: expected a name that ends in -00002-of-00003.gguf, as it is part 2 of 3, found `model.gguf`"],
+    ),
+    ("part_without_number", |g| g.set("split.count", Meta::U32(3)), &["field `split.no`: expected a number below 3"]),
+    ("parts_without_end", |g| g.set("split.count", Meta::U32(u32::MAX)), &["field `split.count`", "found 4294967295"]),
     ("no_tensors", |g| g.tensors.clear(), &["weights: expected at least one tensor, found none"]),
     (
         "tensor_twice",
@@ -403,7 +584,11 @@ fn small() -> Vec<u8> {
     let mut small = Gguf::new("dflash");
     small.set("dflash.target_layers", Meta::U32s(vec![1, 2]));
     small.set("dflash.attention.sliding_window_pattern", Meta::Bools(vec![true; 5]));
-    small.set("t", Meta::Texts(vec!["a".into(), "bc".into()]));
+    small.set("tokenizer.ggml.model", Meta::Text("gpt2".into()));
+    small.set("tokenizer.ggml.pre", Meta::Text("llama4".into()));
+    small.set("tokenizer.ggml.tokens", Meta::Texts(vec!["a".into(), "bc".into()]));
+    small.set("tokenizer.ggml.token_type", Meta::I32s(vec![1, 3]));
+    small.set("tokenizer.ggml.merges", Meta::Texts(vec!["a bc".into()]));
     small.tensor("fc.weight", &[2, 32], Q8_0, &[1.0; 64]);
     small.tensor("output_norm.weight", &[4], Encoding::Dense(FloatType::F32), &[1.0; 4]);
     small.bytes()
@@ -429,10 +614,15 @@ proptest! {
         let path = dir.path().join("x.gguf");
         fs::write(&path, &bytes).unwrap();
         match open(&path) {
-            Ok(checkpoint) => for info in checkpoint.tensors() {
-                let values = checkpoint.read(&info.name).unwrap().view().to_f32();
-                prop_assert_eq!(values.len(), info.shape.iter().product::<usize>());
-            },
+            Ok(checkpoint) => {
+                for info in checkpoint.tensors() {
+                    let values = checkpoint.read(&info.name).unwrap().view().to_f32();
+                    prop_assert_eq!(values.len(), info.shape.iter().product::<usize>());
+                }
+                if let Err(e) = checkpoint.file("tokenizer.json") {
+                    prop_assert!(!e.to_string().contains(char::is_control), "{}", e);
+                }
+            }
             Err(e) => prop_assert!(!e.to_string().contains(char::is_control), "{}", e),
         }
     }

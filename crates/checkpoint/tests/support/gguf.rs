@@ -7,6 +7,8 @@
 use glimmer_checkpoint::write::gguf::{drafter_name, kind, target_name};
 use glimmer_checkpoint::{Checkpoint, Fields};
 use glimmer_encoding::{Encoding, FloatType, encode_rows};
+use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// A file to be; wrong ones included.
 #[derive(Clone)]
@@ -29,6 +31,7 @@ pub enum Meta {
     Text(String),
     Bools(Vec<bool>),
     U32s(Vec<u32>),
+    I32s(Vec<i32>),
     Texts(Vec<String>),
     /// Any type, any bytes.
     Raw(u32, Vec<u8>),
@@ -117,6 +120,11 @@ impl Meta {
                 out.extend(list.iter().flat_map(|n| n.to_le_bytes()));
                 return;
             }
+            Meta::I32s(list) => {
+                array(5, list.len());
+                out.extend(list.iter().flat_map(|n| n.to_le_bytes()));
+                return;
+            }
             Meta::Texts(list) => {
                 array(8, list.len());
                 list.iter().for_each(|t| text(out, t));
@@ -169,7 +177,12 @@ pub fn target(checkpoint: &Checkpoint, encoding: impl Fn(&str, usize) -> Encodin
     let types = text.opt_str_list("layer_types", 4096).unwrap().unwrap();
     let sliding = types.iter().map(|kind| *kind == "sliding_attention").collect();
     out.set("muse-glimmer.attention.sliding_window_pattern", Meta::Bools(sliding));
-    out.set("tokenizer.ggml.tokens", Meta::Texts((0..int("vocab_size")).map(|i| format!("w{i}")).collect()));
+    if let Some(tokenizer) = checkpoint.json("tokenizer.json").unwrap() {
+        vocabulary(&mut out, &tokenizer);
+    }
+    if let Some(template) = checkpoint.file("chat_template.jinja").unwrap() {
+        out.set("tokenizer.chat_template", Meta::Text(String::from_utf8(template).unwrap()));
+    }
     out.set("tokenizer.ggml.bos_token_id", Meta::U32(int("bos_token_id") as u32));
     out.set("tokenizer.ggml.eos_token_id", Meta::U32(text.opt_u32_list("eos_token_id", 9).unwrap().unwrap()[0]));
 
@@ -211,6 +224,33 @@ pub fn drafter(checkpoint: &Checkpoint, encoding: impl Fn(&str, usize) -> Encodi
         out.tensor(&name, &info.shape, encoding, &values);
     }
     out
+}
+
+/// A vocabulary as llama.cpp's converter stores it.
+pub fn vocabulary(out: &mut Gguf, tokenizer: &serde_json::Map<String, Value>) {
+    let (model, added) = (&tokenizer["model"], tokenizer["added_tokens"].as_array().unwrap());
+    let ordinary =
+        model["vocab"].as_object().unwrap().iter().map(|(text, id)| (id.as_u64().unwrap(), (text.clone(), 1)));
+    let mut tokens: BTreeMap<u64, (String, i32)> = ordinary.collect();
+    for token in added {
+        let kind = if token["special"] == Value::Bool(true) { 3 } else { 4 };
+        tokens.insert(token["id"].as_u64().unwrap(), (token["content"].as_str().unwrap().into(), kind));
+    }
+    let last = *tokens.last_key_value().unwrap().0;
+    let unused = |id: u64| (format!("[PAD{id}]"), 5);
+    let (texts, types) = (0..=last).map(|id| tokens.remove(&id).unwrap_or_else(|| unused(id))).unzip();
+    let merge = |pair: &Value| match pair.as_str() {
+        Some(pair) => pair.to_string(),
+        None => format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()),
+    };
+    if let Some(eot) = added.iter().find(|token| token["content"] == "<|eot|>") {
+        out.set("tokenizer.ggml.eot_token_id", Meta::U32(eot["id"].as_u64().unwrap() as u32));
+    }
+    out.set("tokenizer.ggml.model", Meta::Text("gpt2".into()));
+    out.set("tokenizer.ggml.pre", Meta::Text("llama4".into()));
+    out.set("tokenizer.ggml.tokens", Meta::Texts(texts));
+    out.set("tokenizer.ggml.token_type", Meta::I32s(types));
+    out.set("tokenizer.ggml.merges", Meta::Texts(model["merges"].as_array().unwrap().iter().map(merge).collect()));
 }
 
 /// Numbers that both have, and `more` that are integers.

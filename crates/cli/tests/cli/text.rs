@@ -34,6 +34,23 @@ fn the_continuation_is_on_stdout_and_the_rest_on_stderr() {
 }
 
 #[test]
+fn activations_in_bf16_are_named_and_every_width_gives_the_same_text() {
+    let args = ["def fibonacci(n):", "--activations", "bf16"];
+    let ran = greedy(&args);
+    assert!(ran.err.contains("nano: bf16 weights, bf16 activations, "), "{ran:?}");
+    assert_eq!(greedy(&[&args[..], &["--no-draft", "-t", "1"]].concat()).ok(), ran.ok());
+    let out = json(&[&["run"], &args[..], &GREEDY].concat());
+    assert_eq!(out["settings"]["activations"], "bf16");
+    let quantized = repository("fixtures/muse-tiny-mlx-vlm-4bit");
+    glimmer(&["run", "-m", &quantized, "--prompt-ids", "1", "--activations", "bf16"])
+        .assert_error(1, &[": tensor `", "no kernel for", "with bf16 activations", "--activations f32"]);
+    let dense = repository("fixtures/muse-tiny-bf16");
+    glimmer(&["run", "-m", &dense, "--prompt-ids", "1", "--activations", "int8"])
+        .assert_error(1, &["muse-tiny-bf16: no weight meets int8 activations"]);
+    glimmer(&["run", "x", "--activations", "bf17"]).assert_error(2, &["auto, int8, bf16, f32"]);
+}
+
+#[test]
 fn mapped_weights_give_the_same_text() {
     let target = repository("nano/target");
     let args = |more: &[&'static str]| -> Vec<String> {

@@ -1,11 +1,11 @@
 //! What stands beside the weights: configurations, metadata, a tokenizer that is none.
 
 use super::{Shape, StoredAs, Synth};
-use crate::tokenizer::SPLIT_PATTERN;
+use glimmer_checkpoint::tokenizer::{Role, Vocabulary};
 use glimmer_checkpoint::write::gguf::{Header, Value as Meta};
 use glimmer_encoding::{Encoding, FloatType, GgmlType};
 use glimmer_model::kv_cache::Span;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// The control tokens that a checkpoint names.
 pub struct Specials {
@@ -92,7 +92,7 @@ impl Synth {
         vec![
             ("config.json", text(self.target_json())),
             ("generation_config.json", text(generation)),
-            ("tokenizer.json", self.tokenizer_json().to_string().into_bytes()),
+            ("tokenizer.json", self.tokenizer_json()),
             ("tokenizer_config.json", text(tokenizer)),
         ]
     }
@@ -182,50 +182,20 @@ impl Synth {
         config["quantization_config"] = settings;
     }
 
-    fn tokenizer_json(&self) -> Value {
-        let tokens = self.tokens(self.text_config().vocab_size);
+    fn tokenizer_json(&self) -> Vec<u8> {
         let specials = self.specials();
-        let is_special = |id: usize| specials.all.iter().any(|(special, _)| *special as usize == id);
-        let ordinary = tokens.into_iter().enumerate().filter(|(id, _)| !is_special(*id));
-        let vocab: Map<String, Value> = ordinary.map(|(id, token)| (token, id.into())).collect();
-        let added = specials.all.iter().map(|(id, content)| {
-            json!({
-                "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": true,
-            })
-        });
-        let merges: Vec<[&str; 2]> = MERGED.map(|(_, left, right)| [left, right]).to_vec();
-        let (bos, id) = (NAMES[0], specials.bos);
-        json!({
-            "version": "1.0",
-            "truncation": null,
-            "padding": null,
-            "added_tokens": added.collect::<Value>(),
-            "normalizer": null,
-            "pre_tokenizer": { "type": "Sequence", "pretokenizers": [
-                { "type": "Split", "pattern": { "Regex": SPLIT_PATTERN }, "behavior": "Isolated", "invert": false },
-                { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false },
-            ]},
-            "post_processor": {
-                "type": "TemplateProcessing",
-                "single": [
-                    { "SpecialToken": { "id": bos, "type_id": 0 } },
-                    { "Sequence": { "id": "A", "type_id": 0 } },
-                ],
-                "pair": [
-                    { "Sequence": { "id": "A", "type_id": 0 } },
-                    { "Sequence": { "id": "B", "type_id": 1 } },
-                ],
-                "special_tokens": { bos: { "id": bos, "ids": [id], "tokens": [bos] } },
-            },
-            "decoder": { "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true },
-            "model": {
-                "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
-                "vocab": vocab,
-                "merges": merges,
-            },
-        })
+        let role = |id: usize| match specials.all.iter().any(|(special, _)| *special as usize == id) {
+            true => Role::Control,
+            false => Role::Ordinary,
+        };
+        let tokens = self.tokens(self.text_config().vocab_size);
+        let vocabulary = Vocabulary {
+            tokens: tokens.into_iter().enumerate().map(|(id, text)| (text, role(id))).collect(),
+            merges: MERGED.map(|(_, left, right)| [left.to_string(), right.to_string()]).to_vec(),
+            prefix: Some(specials.bos),
+            ignore_merges: false,
+        };
+        vocabulary.to_json()
     }
 
     /// The header of a GGUF file, without tensors.

@@ -10,7 +10,7 @@ mod config;
 use crate::EngineError;
 use crate::random::Random;
 use blocks::Fill;
-use glimmer_backend::BackendError;
+use glimmer_backend::{ActivationType, BackendError};
 use glimmer_checkpoint::TensorSpec;
 use glimmer_checkpoint::write::safetensors::{self, Part};
 use glimmer_checkpoint::write::{Data, Staged, gguf, write_file};
@@ -330,5 +330,5 @@ const THETA: f64 = 500_000.0;
 
 /// The shapes have rows of whole blocks, so this is a mistake of theirs.
 fn unstorable(encoding: Encoding) -> EngineError {
-    BackendError::Encoding { encoding }.into()
+    BackendError::Encoding { encoding, activations: ActivationType::Int8 }.into()
 }

@@ -1,18 +1,12 @@
 //! Reading `tokenizer.json` and `tokenizer_config.json`: everything that they say is honoured, or refused by name.
 
 use super::{Token, Tokenizer, TokenizerError, one_line};
+use glimmer_checkpoint::tokenizer::SPLIT_PATTERN;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
-
-/// How Muse-Glimmer (and Llama 4) split text before merging.
-pub const SPLIT_PATTERN: &str = concat!(
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-);
 
 /// Far above any vocabulary; keeps a damaged id from sizing the table.
 const MAX_ID: u64 = 1 << 22;

@@ -104,7 +104,8 @@ impl Backend for Both {
         let kernels = self.kernels.load_weight(source)?;
         let [outs, inputs] = source.shape();
         let decoded = source.read(0..outs, &mut Scratch::default()).map_err(LoadError::Source)?.to_f32();
-        Ok(Weight { kernels, decoded, inputs, rounds: self.kernels.rounds_activations(source.encoding()) })
+        let rounds = self.kernels.activations(source.encoding()) == Ok(ActivationType::Int8);
+        Ok(Weight { kernels, decoded, inputs, rounds })
     }
 
     fn load_table<S: RowSource>(&self, source: &S) -> Result<Self::Table, LoadError<S::Error>> {

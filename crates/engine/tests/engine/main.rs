@@ -8,6 +8,7 @@ mod encoded;
 mod encodings;
 mod exactness;
 mod faults;
+mod formats;
 #[path = "../../../checkpoint/tests/support/gguf.rs"]
 mod gguf_writer;
 mod golden;

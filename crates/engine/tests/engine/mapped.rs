@@ -43,7 +43,9 @@ fn same(options: &EngineOptions, prompt: &[u32], label: &str) {
 fn directories_give_the_same_bits() {
     let prompt = Pair::Nano.prompts()[0].clone();
     let drafter = Some(Source::Path(path("nano/assistant")));
-    same(&EngineOptions { drafter, ..options(&path("nano/target")) }, &prompt, "nano");
+    let nano = EngineOptions { drafter, ..options(&path("nano/target")) };
+    same(&nano, &prompt, "nano");
+    same(&EngineOptions { activations: ActivationType::BF16, ..nano }, &prompt, "nano in bf16");
     let quantized = Encoded::new(Base::Nano, Encoding::Affine { bits: 4, group: 64, scale: FloatType::BF16 });
     same(&quantized.options(), &prompt, "nano in 4 bits");
     // Ids that the smallest vocabulary has.

@@ -1,4 +1,4 @@
-//! What 8-bit activations and narrow caches cost on nano, and what is refused.
+//! What activations of 8 bits or in bf16 and narrow caches cost on nano, and what is refused.
 
 use crate::encoded::{Base, Encoded, encodings};
 use crate::support::{Pair, load, logits, long, path, tower};
@@ -27,11 +27,22 @@ fn check(name: &str, [kl, top1]: [f64; 2]) {
 fn eight_bit_activations_are_near_f32() {
     let [rounding, exact] = [ActivationType::Auto, ActivationType::F32].map(backend);
     let types = KvTypes::both(KvType::F32);
-    for encoding in encodings(long()).into_iter().filter(|&e| Base::Nano.takes(e) && rounding.rounds_activations(e)) {
+    for encoding in encodings(long())
+        .into_iter()
+        .filter(|&e| Base::Nano.takes(e) && rounding.activations(e) == Ok(ActivationType::Int8))
+    {
         let encoded = Encoded::new(Base::Nano, encoding);
         let [rounds, widens] = [&rounding, &exact].map(|b| tower(b, &encoded.target()));
         check(&encoding.to_string(), distance((&exact, &widens, types), (&rounding, &rounds, types)));
     }
+}
+
+#[test]
+fn bf16_activations_are_near_f32() {
+    let [rounding, exact] = [ActivationType::BF16, ActivationType::F32].map(backend);
+    let types = KvTypes::both(KvType::F32);
+    let [rounds, widens] = [&rounding, &exact].map(|b| tower(b, &Source::Nano));
+    check("activations in bf16", distance((&exact, &widens, types), (&rounding, &rounds, types)));
 }
 
 #[test]
@@ -84,9 +95,17 @@ fn what_has_no_kernel_is_refused_only_where_it_was_asked_for() {
         activations,
         ..Pair::Tiny.options()
     };
-    let message = Engine::load(&tiny(ActivationType::Int8), &mut |_| {}).err().unwrap().to_string();
-    assert!(message.contains("--activations f32"), "{message}");
+    for (activations, what) in
+        [(ActivationType::Int8, "with int8 activations"), (ActivationType::BF16, "with bf16 activations")]
+    {
+        let mut began = false;
+        let message = Engine::load(&tiny(activations), &mut |_| began = true).err().unwrap().to_string();
+        assert!(message.contains(": tensor `") && message.contains(what), "{message}");
+        assert!(message.contains("--activations f32") && !began, "{message}");
+    }
     let engine = load(&tiny(ActivationType::Auto));
     assert!(engine.settings().activations.starts_with("int8 (f32 for "), "{}", engine.settings().activations);
     assert_eq!(load(&tiny(ActivationType::F32)).settings().activations, "f32");
+    let bf16 = EngineOptions { activations: ActivationType::BF16, ..Pair::Nano.options() };
+    assert_eq!(load(&bf16).settings().activations, "bf16");
 }

@@ -23,6 +23,10 @@ impl Lanes for Scalar {
         from.map(BF16::widen)
     }
     #[inline(always)]
+    fn load_bf16_pairs(self, from: &[u16; 2 * LANES]) -> [V; 2] {
+        from_fn(|which| from_fn(|i| BF16::widen(from[2 * i + which])))
+    }
+    #[inline(always)]
     fn load_f16(self, from: &[u16; LANES]) -> V {
         from.map(F16::widen)
     }

@@ -1,8 +1,8 @@
 //! The text tower against transformers, tensor by tensor, and its independence of how a prompt is cut.
 
-use crate::support::{F32, KINDS};
+use crate::support::{F16, F32, KINDS};
 use crate::support::{Golden, argmax, backend, bits, load, logits, open};
-use glimmer_backend::{Backend, CpuBackend, CpuOptions, Isa};
+use glimmer_backend::{ActivationType, Backend, CpuBackend, CpuOptions, Isa};
 use glimmer_model::muse::VisionConfig;
 use glimmer_model::observe::{FirstNonFinite, Observer, Site, Unobserved};
 use std::collections::HashMap;
@@ -120,6 +120,30 @@ fn logits_do_not_depend_on_chunks_threads_or_instruction_set() {
                 assert!(bits(&logits(&b, &model, &ids, 33, keys)) == bits(&whole), "{name} on {threads} x {isa}");
             }
         }
+    }
+}
+
+#[test]
+fn logits_of_bf16_activations_do_not_depend_on_chunks_threads_or_instruction_set() {
+    let on = |threads, isa| {
+        let activations = ActivationType::BF16;
+        CpuBackend::new(CpuOptions { threads: Some(threads), isa: Some(isa), activations }).unwrap()
+    };
+    for (name, keys) in [("fixtures/muse-tiny-bf16", F16), ("nano/target", F32)] {
+        let ids: Vec<u32> = (0..60).map(|i| i * 37 % 200).collect();
+        let b = on(1, Isa::Scalar);
+        let whole = logits(&b, &load(&b, name), &ids, ids.len(), keys);
+        for isa in Isa::available() {
+            for (threads, chunk) in [(1, 1), (2, 5), (3, 16), (2, 60)] {
+                let b = on(threads, isa);
+                let chunked = logits(&b, &load(&b, name), &ids, chunk, keys);
+                assert!(bits(&chunked) == bits(&whole), "{name} in chunks of {chunk} on {threads} x {isa}");
+            }
+        }
+        let b = backend();
+        let exact = logits(&b, &load(&b, name), &ids, ids.len(), keys);
+        let apart = whole.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart > 0.0 && apart < 0.5, "{name}: {apart}");
     }
 }
 

@@ -29,6 +29,16 @@ impl<const MATRICES: bool> Lanes for Neon<MATRICES> {
         from_fn(|i| unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(from.as_ptr().add(4 * i)))) })
     }
     #[inline(always)]
+    fn load_bf16_pairs(self, from: &[u16; 2 * LANES]) -> [V; 2] {
+        // SAFETY: see above; 32 bf16 are readable.
+        let pairs: [uint32x4_t; 4] = from_fn(|i| unsafe { vreinterpretq_u32_u16(vld1q_u16(from.as_ptr().add(8 * i))) });
+        // SAFETY: see above.
+        let first = from_fn(|i| unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(pairs[i])) });
+        // SAFETY: see above.
+        let second = from_fn(|i| unsafe { vreinterpretq_f32_u32(vandq_u32(pairs[i], vdupq_n_u32(!0xffff))) });
+        [first, second]
+    }
+    #[inline(always)]
     fn load_f16(self, from: &[u16; LANES]) -> V {
         // SAFETY: see above; 16 f16 are readable.
         from_fn(|i| unsafe { vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from.as_ptr().add(4 * i)))) })

@@ -35,6 +35,17 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
+    fn load_bf16_pairs(self, from: &[u16; 2 * LANES]) -> [V; 2] {
+        let p = from.as_ptr().cast::<__m256i>();
+        // SAFETY: see above; 64 bytes are readable at p.
+        unsafe {
+            let (low, high) = (_mm256_loadu_si256(p), _mm256_loadu_si256(p.add(1)));
+            let first = |pairs| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs));
+            let second = |pairs| _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(!0xffff)));
+            [(first(low), first(high)), (second(low), second(high))]
+        }
+    }
+    #[inline(always)]
     fn load_f16(self, from: &[u16; LANES]) -> V {
         let p = from.as_ptr().cast::<__m128i>();
         // SAFETY: see above; 32 bytes are readable at p.

@@ -31,6 +31,15 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    fn load_bf16_pairs(self, from: &[u16; 2 * LANES]) -> [V; 2] {
+        // SAFETY: see above; 64 bytes are readable.
+        unsafe {
+            let pairs = _mm512_loadu_si512(from.as_ptr().cast());
+            let (first, second) = (_mm512_slli_epi32::<16>(pairs), _mm512_and_si512(pairs, _mm512_set1_epi32(!0xffff)));
+            [_mm512_castsi512_ps(first), _mm512_castsi512_ps(second)]
+        }
+    }
+    #[inline(always)]
     fn load_f16(self, from: &[u16; LANES]) -> V {
         // SAFETY: see above; 32 bytes are readable.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
