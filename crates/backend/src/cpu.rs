@@ -76,6 +76,12 @@ impl CpuBackend {
         }
     }
 
+    /// Bits that a weight of this encoding takes in memory where it is multiplied with 8-bit activations; `None` where there is
+    /// no such product.
+    pub fn packed_bits(encoding: Encoding) -> Option<f64> {
+        Packed::bits_per_weight(encoding)
+    }
+
     /// Threads that take part.
     pub fn threads(&self) -> usize {
         self.pool.threads()

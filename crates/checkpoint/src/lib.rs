@@ -11,8 +11,8 @@
 //!   `model.safetensors.index.json`, of bf16, f16 or f32; from disk or from bytes in the binary
 //!   ([`Checkpoint::embedded`]);
 //! - the same as MLX writes it, with modules quantized in its affine, mxfp4, mxfp8 and nvfp4 modes;
-//! - GGUF (versions 2 and 3, in one file or in several) of a target or of a DFlash drafter, with tensors of f32, f16, bf16, q4_0, q8_0, q4_k,
-//!   q5_k and q6_k.
+//! - GGUF (versions 2 and 3, in one file or in several) of a target or of a DFlash drafter, with tensors of floats or of any of ggml's
+//!   block formats ([`GgmlType`](glimmer_encoding::GgmlType)).
 //!
 //! [`hub`] has models of the Hugging Face hub here, and [`Pair`] reads bundles of a target and its drafter.
 //!

@@ -23,7 +23,8 @@ impl EncodedRows {
     }
 }
 
-/// Encodes `rows` rows of `cols` finite values each. `None` where rows of `cols` elements cannot be stored so.
+/// Encodes `rows` rows of `cols` finite values each. `None` where rows of `cols` elements cannot be stored so,
+/// and where there is no encoder ([`GgmlType::has_encoder`](crate::GgmlType::has_encoder)).
 ///
 /// Each group is encoded on its own: with the range of its values for affine and ggml's asymmetric types, with the
 /// largest magnitude for the others, and with a search of a few neighbouring scales for the K-quants.
@@ -46,7 +47,7 @@ pub fn encode_rows(encoding: Encoding, values: &[f32], rows: usize, cols: usize)
         Encoding::MxFp4 => microscale::encode_mxfp4(values, &mut out),
         Encoding::MxFp8 => microscale::encode_mxfp8(values, &mut out),
         Encoding::NvFp4 => microscale::encode_nvfp4(values, &mut out),
-        Encoding::Ggml(kind) => kind.encode(values, &mut out.codes),
+        Encoding::Ggml(kind) => kind.encode(values, &mut out.codes)?,
     }
     Some(out)
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod affine;
+mod codebook;
 mod dense;
 mod encode;
 mod finite;
@@ -16,9 +17,10 @@ mod rows;
 mod view;
 
 pub use affine::unpack_codes;
+pub use codebook::Codebook;
 pub use dense::FloatType;
 pub use encode::{EncodedRows, encode_rows};
-pub use ggml::GgmlType;
+pub use ggml::{GgmlType, Sixteenths};
 pub use microscale::{e2m1, e4m3, e8m0};
 pub use rows::{MemoryRows, RowOrder, RowSource, Scratch, SharedBytes};
 pub use view::{Parts, ViewError, WeightView};
@@ -110,7 +112,7 @@ impl Encoding {
     /// - affine: `scale * code + bias`, scale and bias widened to f32. With scales of 16 bits the product is exact, so
     ///   the result is the exact one rounded once. (MLX itself rounds product and sum to the type of the scales.)
     /// - mxfp4, mxfp8: `code * scale`, exact but for subnormals; nvfp4: `code * (scale * global scale)`.
-    /// - ggml: as ggml's own reference, in its order.
+    /// - ggml: as ggml's own reference, in its order; but an e8m0 scale that is no number gives elements that are none.
     ///
     /// Any bits decode: scales that are infinite or NaN give elements that are.
     ///

@@ -2,20 +2,20 @@
 //!
 //! Layout as MLX has it: two codes of four bits in a byte, the earlier element in the low half; scales apart.
 
-use crate::{EncodedRows, Parts};
+use crate::{Codebook, EncodedRows, Parts};
 
 /// Elements that share a scale in the MX formats.
 pub const MX_GROUP: usize = 32;
 /// Elements that share a scale in nvfp4.
 pub const NV_GROUP: usize = 16;
 
-const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 const E2M1_MAX: f32 = 6.0;
 const E4M3_MAX: f32 = 448.0;
 
 /// A float of a sign, two bits of exponent and one of mantissa; bits above are ignored.
 pub fn e2m1(code: u8) -> f32 {
-    E2M1[usize::from(code & 15)]
+    let magnitude = Codebook::E2M1.value(code & 7) * Codebook::E2M1.unit;
+    if code & 8 == 0 { magnitude } else { -magnitude }
 }
 
 /// A float of a sign, four bits of exponent and three of mantissa; no infinities, two NaNs.
@@ -103,7 +103,7 @@ fn encode_halves(values: &[f32], scale: f32, codes: &mut Vec<u8>) {
     codes.extend(values.chunks_exact(2).map(|pair| code(pair[0]) | code(pair[1]) << 4));
 }
 
-fn absmax(values: &[f32]) -> f32 {
+pub fn absmax(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |max, v| max.max(v.abs()))
 }
 
@@ -120,7 +120,7 @@ fn shared_exponent(absmax: f32, largest: f32) -> u8 {
 }
 
 /// Nearest, ties to the even code; beyond the largest is the largest. What becomes zero loses its sign.
-fn to_e2m1(value: f32) -> u8 {
+pub fn to_e2m1(value: f32) -> u8 {
     let x = value.abs();
     let above = [x > 0.25, x >= 0.75, x > 1.25, x >= 1.75, x > 2.5, x >= 3.5, x > 5.0];
     match above.into_iter().map(u8::from).sum::<u8>() {
@@ -130,7 +130,7 @@ fn to_e2m1(value: f32) -> u8 {
 }
 
 /// Nearest, ties to even; beyond the largest is the largest.
-fn to_e4m3(value: f32) -> u8 {
+pub fn to_e4m3(value: f32) -> u8 {
     let sign = u8::from(value.is_sign_negative()) << 7;
     if value.is_nan() {
         return sign | 0x7f;

@@ -49,8 +49,8 @@ fn ggml_blocks_decode_bit_for_bit() {
     let mut all: Vec<(String, Encoding)> = Vec::new();
     for kind in GgmlType::ALL {
         let name = kind.to_string();
-        // The package writes `Q4_K`.
-        all.push((name.to_uppercase(), Encoding::Ggml(kind)));
+        // The package writes `Q4_K` and `MXFP4`.
+        all.push((name.trim_start_matches("ggml_").to_uppercase(), Encoding::Ggml(kind)));
     }
     all.push(("BF16".into(), Encoding::Dense(FloatType::BF16)));
     for (name, encoding) in all {
@@ -68,7 +68,11 @@ fn simple_ggml_types_encode_as_the_package_does() {
     let values = golden.floats("quantize_input.f32");
     for (name, encoding) in [
         ("Q4_0", Encoding::Ggml(GgmlType::Q4_0)),
+        ("Q4_1", Encoding::Ggml(GgmlType::Q4_1)),
+        ("Q5_0", Encoding::Ggml(GgmlType::Q5_0)),
+        ("Q5_1", Encoding::Ggml(GgmlType::Q5_1)),
         ("Q8_0", Encoding::Ggml(GgmlType::Q8_0)),
+        ("MXFP4", Encoding::Ggml(GgmlType::MxFp4)),
         ("BF16", Encoding::Dense(FloatType::BF16)),
     ] {
         let encoded = encode_rows(encoding, &values, 2, 256).unwrap();

@@ -16,6 +16,11 @@ fn all() -> Vec<Encoding> {
     all
 }
 
+/// Those that can be written.
+fn with_encoder() -> Vec<Encoding> {
+    all().into_iter().filter(|encoding| !matches!(encoding, Encoding::Ggml(kind) if !kind.has_encoder())).collect()
+}
+
 fn decode(encoding: Encoding, shape: &[usize], parts: Parts<'_>) -> Vec<f32> {
     WeightView::new(encoding, shape, parts).unwrap().to_f32()
 }
@@ -47,7 +52,6 @@ type OfGroupAndBlock = dyn Fn(&[f32], &[f32]) -> f32;
 /// Half a step, and what the rounding of scales and minimums adds.
 fn bound(encoding: Encoding) -> Bound {
     let absmax = |values: &[f32]| values.iter().fold(0f32, |m, v| m.max(v.abs()));
-    let f16 = rounding(FloatType::F16);
     // Half a step of f16's subnormal numbers, in which tiny scales are stored.
     let tiny = 2f32.powi(-25);
     match encoding {
@@ -66,32 +70,58 @@ fn bound(encoding: Encoding) -> Bound {
         Encoding::MxFp8 => Bound::Each(32, Box::new(move |v| absmax(v) * 32.0 / 448.0)),
         // Here the scale has four significant bits, or a fixed step of 2^-9; what lies above six scales is cut.
         Encoding::NvFp4 => Bound::Each(16, Box::new(move |v| absmax(v) * (1.0 / 6.0 + 1.0 / 16.0) + 7.0 / 1024.0)),
-        Encoding::Ggml(GgmlType::Q8_0) => {
-            Bound::Each(32, Box::new(move |v| absmax(v) * (0.5 / 127.0 + f16) + 128.0 * tiny))
-        }
-        // The side of zero that has the extreme value has a code more than the other, which may lack a whole step.
-        Encoding::Ggml(GgmlType::Q4_0) => {
-            Bound::Each(32, Box::new(move |v| absmax(v) * (1.0 / 8.0 + f16) + 8.0 * tiny))
-        }
-        Encoding::Ggml(kind @ (GgmlType::Q4K | GgmlType::Q5K)) => {
-            let top = if kind == GgmlType::Q4K { 15.0 } else { 31.0 };
-            let rms = move |v: &[f32], block: &[f32]| {
-                let (low, high) = range(v);
-                let spans = block.chunks(32).map(|v| (range(v).0.min(0.0), range(v).1.max(0.0)));
-                let (span, min) = spans.fold((0f32, 0f32), |(s, m), (l, h)| (s.max(h - l), m.max(-l)));
-                let step = (high.max(0.0) - low.min(0.0)) / top;
-                // A scale and a minimum are off by half of a 63rd of the largest of the block, the codes multiply it.
-                (step + span / 63.0 / top) * 0.5 + (span + min) * (0.5 / 63.0 + f16) + 64.0 * tiny * (top + 1.0)
-            };
-            Bound::Rms(32, Box::new(rms))
-        }
-        Encoding::Ggml(GgmlType::Q6K) => {
-            let rms = move |v: &[f32], block: &[f32]| {
-                let (own, largest) = (absmax(v), absmax(block));
-                own / 32.0 + largest * (0.5 / 127.0 + f16) + 32.0 * 128.0 * tiny
-            };
-            Bound::Rms(16, Box::new(rms))
-        }
+        Encoding::Ggml(kind) => of_ggml(kind),
+    }
+}
+
+fn of_ggml(kind: GgmlType) -> Bound {
+    let absmax = |values: &[f32]| values.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let f16 = rounding(FloatType::F16);
+    let tiny = 2f32.powi(-25);
+    // The side of zero that has the extreme value has a code more than the other, which may lack a whole step.
+    let centred = move |top: f32| Bound::Each(32, Box::new(move |v| absmax(v) * (1.0 / top + f16) + top * tiny));
+    let ranged = move |top: f32| {
+        let each = move |v: &[f32]| {
+            let (low, high) = range(v);
+            (high - low) * (0.5 / top + f16) + low.abs() * f16 + tiny * (top + 1.0)
+        };
+        Bound::Each(32, Box::new(each))
+    };
+    // So many elements share a scale and a minimum, integers up to `most`; codes go up to `top`.
+    let mins = move |sub: usize, top: f32, most: f32| {
+        let rms = move |v: &[f32], block: &[f32]| {
+            let (low, high) = range(v);
+            let spans = block.chunks(sub).map(|v| (range(v).0.min(0.0), range(v).1.max(0.0)));
+            let (span, min) = spans.fold((0f32, 0f32), |(s, m), (l, h)| (s.max(h - l), m.max(-l)));
+            let step = (high.max(0.0) - low.min(0.0)) / top;
+            // Scale and minimum are off by half of a step of the largest of the block, the codes multiply it.
+            (step + span / most / top) * 0.5 + (span + min) * (0.5 / most + f16) + (most + 1.0) * tiny * (top + 1.0)
+        };
+        Bound::Rms(sub, Box::new(rms))
+    };
+    let sixteenths = move |centre: f32, most: f32| {
+        let rms = move |v: &[f32], block: &[f32]| {
+            absmax(v) / centre + absmax(block) * (0.5 / (most - 1.0) + f16) + centre * most * tiny
+        };
+        Bound::Rms(16, Box::new(rms))
+    };
+    match kind {
+        GgmlType::Q4_0 => centred(8.0),
+        GgmlType::Q5_0 => centred(16.0),
+        GgmlType::Q4_1 => ranged(15.0),
+        GgmlType::Q5_1 => ranged(31.0),
+        GgmlType::Q8_0 => Bound::Each(32, Box::new(move |v| absmax(v) * (0.5 / 127.0 + f16) + 128.0 * tiny)),
+        GgmlType::Q2K => mins(16, 3.0, 15.0),
+        GgmlType::Q4K => mins(32, 15.0, 63.0),
+        GgmlType::Q5K => mins(32, 31.0, 63.0),
+        GgmlType::Q3K => sixteenths(4.0, 32.0),
+        GgmlType::Q6K => sixteenths(32.0, 128.0),
+        // The largest value is 113 where the smallest is -127.
+        GgmlType::Iq4Nl => Bound::Each(32, Box::new(move |v| absmax(v) * (14.0 / 127.0 + f16) + 128.0 * tiny)),
+        // What lies between 6 and 8 is cut; below the largest code the gap is 2.
+        GgmlType::MxFp4 => Bound::Each(32, Box::new(move |v| absmax(v) * 2.0 / 8.0)),
+        GgmlType::NvFp4 => bound(Encoding::NvFp4),
+        _ => unreachable!("{kind} has no encoder"),
     }
 }
 
@@ -155,7 +185,15 @@ fn the_error_of_normal_weights_is_that_of_the_bits() {
         (Encoding::MxFp8, 0.028),
         (Encoding::NvFp4, 0.10),
         (Encoding::Ggml(GgmlType::Q4_0), 0.093),
+        (Encoding::Ggml(GgmlType::Q4_1), 0.082),
+        (Encoding::Ggml(GgmlType::Q5_0), 0.047),
+        (Encoding::Ggml(GgmlType::Q5_1), 0.041),
         (Encoding::Ggml(GgmlType::Q8_0), 0.006),
+        (Encoding::Ggml(GgmlType::Q2K), 0.33),
+        (Encoding::Ggml(GgmlType::Q3K), 0.17),
+        (Encoding::Ggml(GgmlType::Iq4Nl), 0.08),
+        (Encoding::Ggml(GgmlType::MxFp4), 0.14),
+        (Encoding::Ggml(GgmlType::NvFp4), 0.10),
         (Encoding::Ggml(GgmlType::Q4K), 0.078),
         (Encoding::Ggml(GgmlType::Q5K), 0.039),
         (Encoding::Ggml(GgmlType::Q6K), 0.021),
@@ -167,7 +205,7 @@ fn the_error_of_normal_weights_is_that_of_the_bits() {
 
 #[test]
 fn zeros_and_constants_survive() {
-    for encoding in all() {
+    for encoding in with_encoder() {
         for value in [0.0, 1.0, -2.0] {
             let encoded = encode_rows(encoding, &[value; 256], 1, 256).unwrap();
             let back = decode(encoding, &[1, 256], encoded.parts());
@@ -191,10 +229,28 @@ fn sizes_are_those_of_the_formats() {
         (Encoding::MxFp8, "mxfp8", 8.25),
         (Encoding::NvFp4, "nvfp4", 4.5),
         (Encoding::Ggml(GgmlType::Q4_0), "q4_0", 4.5),
+        (Encoding::Ggml(GgmlType::Q4_1), "q4_1", 5.0),
+        (Encoding::Ggml(GgmlType::Q5_0), "q5_0", 5.5),
+        (Encoding::Ggml(GgmlType::Q5_1), "q5_1", 6.0),
         (Encoding::Ggml(GgmlType::Q8_0), "q8_0", 8.5),
+        (Encoding::Ggml(GgmlType::Q2K), "q2_k", 2.625),
+        (Encoding::Ggml(GgmlType::Q3K), "q3_k", 3.4375),
         (Encoding::Ggml(GgmlType::Q4K), "q4_k", 4.5),
         (Encoding::Ggml(GgmlType::Q5K), "q5_k", 5.5),
         (Encoding::Ggml(GgmlType::Q6K), "q6_k", 6.5625),
+        (Encoding::Ggml(GgmlType::Iq1S), "iq1_s", 1.5625),
+        (Encoding::Ggml(GgmlType::Iq1M), "iq1_m", 1.75),
+        (Encoding::Ggml(GgmlType::Iq2Xxs), "iq2_xxs", 2.0625),
+        (Encoding::Ggml(GgmlType::Iq2Xs), "iq2_xs", 2.3125),
+        (Encoding::Ggml(GgmlType::Iq2S), "iq2_s", 2.5625),
+        (Encoding::Ggml(GgmlType::Iq3Xxs), "iq3_xxs", 3.0625),
+        (Encoding::Ggml(GgmlType::Iq3S), "iq3_s", 3.4375),
+        (Encoding::Ggml(GgmlType::Iq4Nl), "iq4_nl", 4.5),
+        (Encoding::Ggml(GgmlType::Iq4Xs), "iq4_xs", 4.25),
+        (Encoding::Ggml(GgmlType::Tq1_0), "tq1_0", 1.6875),
+        (Encoding::Ggml(GgmlType::Tq2_0), "tq2_0", 2.0625),
+        (Encoding::Ggml(GgmlType::MxFp4), "ggml_mxfp4", 4.25),
+        (Encoding::Ggml(GgmlType::NvFp4), "ggml_nvfp4", 4.5),
     ] {
         assert_eq!((encoding.to_string().as_str(), bits(encoding)), (name, expected));
     }
@@ -235,7 +291,7 @@ proptest! {
 
     #[test]
     fn decoded_is_within_half_a_step(values in values()) {
-        for encoding in all() {
+        for encoding in with_encoder() {
             check(encoding, &values, [2, 256]);
         }
     }
@@ -257,7 +313,7 @@ proptest! {
     #[test]
     fn any_floats_encode(bits in prop::collection::vec(any::<u32>(), 256)) {
         let values: Vec<f32> = bits.into_iter().map(f32::from_bits).collect();
-        for encoding in all() {
+        for encoding in with_encoder() {
             let encoded = encode_rows(encoding, &values, 1, 256).unwrap();
             prop_assert_eq!(Some(encoded.parts().sizes()), encoding.tensor_sizes(&[1, 256]));
         }
@@ -268,4 +324,21 @@ proptest! {
 fn small_floats_have_their_extremes() {
     assert_eq!((e4m3(0xfe), e4m3(0x80), e8m0(1), e8m0(254)), (-448.0, 0.0, f32::MIN_POSITIVE, 2f32.powi(127)));
     assert!(e4m3(0x7f).is_nan() && e4m3(0xff).is_nan() && e8m0(255).is_nan());
+}
+
+/// What no quantizer writes: an e8m0 that is no number is refused, an e4m3 without a sign has its values.
+#[test]
+fn strange_scales_of_ggml_have_a_meaning() {
+    let first = |kind: GgmlType, scale: u8| {
+        let mut block = vec![0x22; kind.block_bytes()];
+        block[0] = scale;
+        let shape = [kind.block()];
+        let view = WeightView::new(Encoding::Ggml(kind), &shape, Parts::of_codes(&block)).unwrap();
+        (view.to_f32()[0], view.first_non_finite())
+    };
+    assert_eq!(first(GgmlType::MxFp4, 254), (2f32.powi(127), None));
+    assert_eq!(first(GgmlType::MxFp4, 255).1, Some([0, 0]));
+    for (scale, value) in [(0x38, 1.0), (0xb8, 1.0), (0x7e, 448.0), (0x7f, 0.0), (0xff, 480.0)] {
+        assert_eq!(first(GgmlType::NvFp4, scale), (value, None), "{scale:#x}");
+    }
 }

@@ -85,7 +85,7 @@ impl EngineOptions {
 
     /// Bytes of memory that the weights of a checkpoint take.
     pub(crate) fn held_bytes(&self, checkpoint: &Checkpoint) -> u64 {
-        if self.mmap { 0 } else { inspect::text_bytes(checkpoint) }
+        if self.mmap { 0 } else { inspect::held_bytes(checkpoint, self.activations) }
     }
 }
 

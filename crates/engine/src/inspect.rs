@@ -157,6 +157,22 @@ pub(crate) fn text_bytes(checkpoint: &Checkpoint) -> u64 {
     text.map(|t| t.byte_len() as u64).sum()
 }
 
+/// Bytes of memory that they take then: packed, or widened to f32, where they are not multiplied as they are stored.
+pub(crate) fn held_bytes(checkpoint: &Checkpoint, activations: ActivationType) -> u64 {
+    let text = checkpoint.tensors().iter().filter(|t| !VisionConfig::is_vision(&t.name));
+    text.map(|tensor| {
+        let stored = tensor.byte_len() as u64;
+        if !is_multiplied(tensor) || matches!(tensor.encoding, Encoding::Dense(_)) {
+            return stored;
+        }
+        let packed = Active::packed_bits(tensor.encoding)
+            .filter(|_| matches!(activations, ActivationType::Auto | ActivationType::Int8));
+        let elements: f64 = tensor.shape.iter().map(|&d| d as f64).product();
+        (elements * packed.unwrap_or(32.0) / 8.0) as u64
+    })
+    .sum()
+}
+
 /// What activations are multiplied as, by the matrices that the text tower, or a drafter, multiplies with; the first that cannot
 /// be multiplied as was asked for is the error.
 pub(crate) fn activations(checkpoint: &Checkpoint, backend: &Active) -> Result<String, ModelError> {
@@ -202,7 +218,8 @@ pub(crate) fn matrices(checkpoint: &Checkpoint, backend: &Active) -> Matrices {
 }
 
 /// The encodings of a checkpoint's matrices, the most bytes first, with the path that products with them take where it is
-/// not the only one: `bf16`, or `q4_k (packed) + mxfp4 (widened to f32)`.
+/// not the only one: `bf16`, or `q4_k (packed) + mxfp8 (widened to f32)`, or `iq2_s (packed, 3.625 bits)` where they take more memory
+/// than in the file.
 pub(crate) fn encodings(checkpoint: &Checkpoint, backend: &Active) -> String {
     let matrices = || checkpoint.tensors().iter().filter(|tensor| tensor.shape.len() > 1);
     let mut all: Vec<_> = by_encoding(matrices()).into_iter().collect();
@@ -210,13 +227,21 @@ pub(crate) fn encodings(checkpoint: &Checkpoint, backend: &Active) -> String {
     let path = |name: &str| {
         let tensor = matrices().find(|tensor| is_multiplied(tensor) && tensor.encoding.to_string() == name);
         match tensor.map(|tensor| tensor.encoding) {
-            None | Some(Encoding::Dense(_)) => "",
-            Some(encoding) if backend.activations(encoding) == Ok(ActivationType::Int8) => " (packed)",
-            Some(_) => " (widened to f32)",
+            None | Some(Encoding::Dense(_)) => String::new(),
+            Some(encoding) if backend.activations(encoding) == Ok(ActivationType::Int8) => packed(encoding),
+            Some(_) => " (widened to f32)".into(),
         }
     };
     let names: Vec<String> = all.into_iter().map(|(name, _)| format!("{name}{}", path(&name))).collect();
     names.join(" + ")
+}
+
+fn packed(encoding: Encoding) -> String {
+    match Active::packed_bits(encoding) {
+        // The padding of q6_k is not worth a word.
+        Some(bits) if bits > encoding.bits_per_weight() + 0.1 => format!(" (packed, {bits} bits)"),
+        _ => " (packed)".into(),
+    }
 }
 
 fn by_encoding<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> BTreeMap<String, (usize, u64)> {

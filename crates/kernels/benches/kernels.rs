@@ -72,7 +72,10 @@ fn products(criterion: &mut Criterion) {
     const DISTINCT: usize = 16;
     let rows = noise(DISTINCT * INPUTS);
     for encoding in encodings() {
-        let Some(part) = encode_rows(encoding, &rows, DISTINCT, INPUTS) else { continue };
+        let Some(part) = encode_rows(encoding, &rows, DISTINCT, INPUTS) else {
+            println!("{encoding}: not measured, there is no encoder");
+            continue;
+        };
         let repeat = |part: &[u8]| part.repeat(OUTS / DISTINCT);
         let (codes, scales, biases) = (repeat(&part.codes), repeat(&part.scales), repeat(&part.biases));
         let parts = glimmer_encoding::Parts { codes: &codes, scales: &scales, biases: &biases, global_scale: None };

@@ -3,15 +3,54 @@
 use glimmer_encoding::{Encoding, FloatType, GgmlType};
 
 /// The encodings that can be read and written, by the number of their type.
-const TYPES: [(u32, Encoding); 8] = [
+const TYPES: [(u32, Encoding); 26] = [
     (0, Encoding::Dense(FloatType::F32)),
     (1, Encoding::Dense(FloatType::F16)),
-    (30, Encoding::Dense(FloatType::BF16)),
     (2, Encoding::Ggml(GgmlType::Q4_0)),
+    (3, Encoding::Ggml(GgmlType::Q4_1)),
+    (6, Encoding::Ggml(GgmlType::Q5_0)),
+    (7, Encoding::Ggml(GgmlType::Q5_1)),
     (8, Encoding::Ggml(GgmlType::Q8_0)),
+    (10, Encoding::Ggml(GgmlType::Q2K)),
+    (11, Encoding::Ggml(GgmlType::Q3K)),
     (12, Encoding::Ggml(GgmlType::Q4K)),
     (13, Encoding::Ggml(GgmlType::Q5K)),
     (14, Encoding::Ggml(GgmlType::Q6K)),
+    (16, Encoding::Ggml(GgmlType::Iq2Xxs)),
+    (17, Encoding::Ggml(GgmlType::Iq2Xs)),
+    (18, Encoding::Ggml(GgmlType::Iq3Xxs)),
+    (19, Encoding::Ggml(GgmlType::Iq1S)),
+    (20, Encoding::Ggml(GgmlType::Iq4Nl)),
+    (21, Encoding::Ggml(GgmlType::Iq3S)),
+    (22, Encoding::Ggml(GgmlType::Iq2S)),
+    (23, Encoding::Ggml(GgmlType::Iq4Xs)),
+    (29, Encoding::Ggml(GgmlType::Iq1M)),
+    (30, Encoding::Dense(FloatType::BF16)),
+    (34, Encoding::Ggml(GgmlType::Tq1_0)),
+    (35, Encoding::Ggml(GgmlType::Tq2_0)),
+    (39, Encoding::Ggml(GgmlType::MxFp4)),
+    (40, Encoding::Ggml(GgmlType::NvFp4)),
+];
+
+/// Types that cannot be read: those that only products have on their way, those of no weight, and those that ggml has
+/// given up. Numbers that are in neither table are a fault.
+const REFUSED: [(u32, &str); 16] = [
+    (4, "q4_2"),
+    (5, "q4_3"),
+    (9, "q8_1"),
+    (15, "q8_k"),
+    (24, "i8"),
+    (25, "i16"),
+    (26, "i32"),
+    (27, "i64"),
+    (28, "f64"),
+    (31, "q4_0_4_4"),
+    (32, "q4_0_4_8"),
+    (33, "q4_0_8_8"),
+    (36, "iq4_nl_4_4"),
+    (37, "iq4_nl_4_8"),
+    (38, "iq4_nl_8_8"),
+    (41, "q1_0"),
 ];
 
 /// The number of an encoding's type; `None` for those of other containers.
@@ -22,6 +61,11 @@ pub fn kind(encoding: Encoding) -> Option<u32> {
 /// The encoding of a type.
 pub(super) fn encoding(kind: u32) -> Option<Encoding> {
     TYPES.iter().find(|(known, _)| *known == kind).map(|(_, encoding)| *encoding)
+}
+
+/// The name of a type that there is and that has no encoding.
+pub(super) fn refused(kind: u32) -> Option<&'static str> {
+    REFUSED.iter().find(|(known, _)| *known == kind).map(|(_, name)| *name)
 }
 
 /// The names of an architecture's tensors: here, and in Hugging Face's checkpoints.
@@ -126,5 +170,7 @@ mod tests {
         assert_eq!(target_name("model.language_model.layers.3.mlp.up_proj.weight").unwrap(), "blk.3.ffn_up.weight");
         assert_eq!(drafter_name("layers.3.post_attention_layernorm.weight").unwrap(), "blk.3.ffn_norm.weight");
         assert!(TYPES.iter().all(|&(number, known)| kind(known) == Some(number) && encoding(number) == Some(known)));
+        assert!(GgmlType::ALL.into_iter().all(|known| kind(Encoding::Ggml(known)).is_some()));
+        assert!((0..64).all(|number| encoding(number).is_none() || refused(number).is_none()));
     }
 }

@@ -76,41 +76,11 @@ fn entry(reader: &mut Reader<'_>, name: String, what: &str, file: &Arc<str>) -> 
 }
 
 fn encoding(reader: &mut Reader<'_>, what: &str) -> Result<Encoding, Error> {
-    // Numbers that no name is known for are a fault; these are types that cannot be read.
-    const OTHERS: [(u32, &str); 27] = [
-        (3, "q4_1"),
-        (6, "q5_0"),
-        (7, "q5_1"),
-        (9, "q8_1"),
-        (10, "q2_k"),
-        (11, "q3_k"),
-        (15, "q8_k"),
-        (16, "iq2_xxs"),
-        (17, "iq2_xs"),
-        (18, "iq3_xxs"),
-        (19, "iq1_s"),
-        (20, "iq4_nl"),
-        (21, "iq3_s"),
-        (22, "iq2_s"),
-        (23, "iq4_xs"),
-        (24, "i8"),
-        (25, "i16"),
-        (26, "i32"),
-        (27, "i64"),
-        (28, "f64"),
-        (29, "iq1_m"),
-        (34, "tq1_0"),
-        (35, "tq2_0"),
-        (39, "mxfp4"),
-        (40, "nvfp4"),
-        (4, "q4_2"),
-        (5, "q4_3"),
-    ];
     let kind = reader.u32(what)?;
-    names::encoding(kind).ok_or_else(|| match OTHERS.iter().find(|(number, _)| *number == kind) {
-        Some((_, name)) => Error::Unsupported {
+    names::encoding(kind).ok_or_else(|| match names::refused(kind) {
+        Some(name) => Error::Unsupported {
             file: reader.file().into(),
-            what: format!("{what}: {name} cannot be read by this version yet"),
+            what: format!("{what}: weights of type {name} cannot be read"),
         },
         None => reader.malformed(what, "a known type of tensor".into(), format!("type {kind}")),
     })

@@ -417,7 +417,8 @@ const FAULTS: &[Fault] = &[
         |g| g.tensors[0].kind = 99,
         &["tensor `output.weight`: expected a known type of tensor, found type 99"],
     ),
-    ("type_q3_k", |g| g.tensors[0].kind = 11, &["tensor `output.weight`: q3_k cannot be read by this version yet"]),
+    ("type_q8_k", |g| g.tensors[0].kind = 15, &["tensor `output.weight`: weights of type q8_k cannot be read"]),
+    ("type_q4_0_4_8", |g| g.tensors[0].kind = 32, &["tensor `output.weight`: weights of type q4_0_4_8 cannot be read"]),
     (
         "type_of_other_blocks",
         |g| g.tensors[0].kind = 12,

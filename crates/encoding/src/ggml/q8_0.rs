@@ -1,8 +1,21 @@
-//! q8_0: f16 scale, then 32 signed bytes. w = d * code.
+//! q8_0: f16 scale, then 32 signed bytes. w = d * byte; a code is the byte plus 128.
 
 use super::{Format, extreme, half, inverse, set_half};
 
-pub const FORMAT: Format = Format { name: "q8_0", elements: 32, bytes: 34, decode, encode };
+pub const FORMAT: Format = Format {
+    name: "q8_0",
+    elements: 32,
+    bytes: 34,
+    halves: &[0],
+    codes,
+    decode,
+    encode: Some(encode),
+    sixteenths: None,
+};
+
+fn codes(block: &[u8], codes: &mut [u8]) {
+    codes.iter_mut().zip(&block[2..]).for_each(|(code, byte)| *code = byte ^ 0x80);
+}
 
 fn decode(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);

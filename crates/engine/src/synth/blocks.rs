@@ -1,7 +1,7 @@
 //! Random bytes that are weights of an encoding: zero-mean, of a given standard deviation, never NaN.
 
 use crate::random::Random;
-use glimmer_encoding::{Encoding, FloatType, GgmlType, e2m1, e4m3};
+use glimmer_encoding::{Encoding, FloatType, GgmlType, e2m1, e4m3, e8m0};
 
 /// What a run of bytes is drawn as.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +77,7 @@ impl Fill {
             Fill::Scales { encoding, deviation } => {
                 let codes =
                     if encoding == Encoding::MxFp8 { rms((0..=u8::MAX).map(|c| e4m3(moderate(c)))) } else { fp4_rms() };
-                let power = Powers::of(deviation / codes);
+                let power = Neighbours::of(deviation / codes, e8m0, 0xfe);
                 out.iter_mut().for_each(|scale| {
                     *scale = match encoding {
                         Encoding::NvFp4 => NV_SCALES.start + random.below(NV_SCALES.len() as u32) as u8,
@@ -148,19 +148,20 @@ fn moderate(code: u8) -> u8 {
     code & 0x87 | ((code >> 3 & 7) + 4) << 3
 }
 
-/// Two neighbouring powers of two, as E8M0 codes, in such proportion that their mean square is right.
-struct Powers {
+/// Two neighbouring scales, by their codes, in such proportion that their mean square is right.
+struct Neighbours {
     lower: u8,
     /// How often it is the upper.
     upper: f32,
 }
 
-impl Powers {
-    fn of(scale: f32) -> Self {
-        let exponent = scale.log2().floor();
-        // In 1..4, the squares of the two powers being 1 and 4.
-        let square = (scale / exponent.exp2()).powi(2);
-        Self { lower: (exponent as i32 + 127).clamp(1, 253) as u8, upper: (square - 1.0) / 3.0 }
+impl Neighbours {
+    /// Of codes up to `most`, whose values ascend.
+    fn of(scale: f32, value: fn(u8) -> f32, most: u8) -> Self {
+        let lower = (1..most - 1).rev().find(|&code| value(code) <= scale).unwrap_or(1);
+        let square = |x: f32| x * x;
+        let (low, high) = (square(value(lower)), square(value(lower + 1)));
+        Self { lower, upper: (square(scale) - low) / (high - low) }
     }
 
     fn draw(&self, random: &mut Random) -> u8 {
@@ -169,30 +170,72 @@ impl Powers {
 }
 
 fn blocks(kind: GgmlType, deviation: f32, random: &mut Random, out: &mut [u8]) {
+    let neighbours = match kind {
+        GgmlType::NvFp4 => Neighbours::of(deviation / fp4_rms(), e4m3, 0x7e),
+        _ => Neighbours::of(deviation / fp4_rms(), e8m0, 0xfe),
+    };
     for block in out.chunks_exact_mut(kind.block_bytes()) {
+        // Codes, and scales that are set next.
+        bytes(random, block);
         match kind {
-            // d (code - 8), the codes' deviation being 4.61
-            GgmlType::Q4_0 => {
-                half(&mut block[..2], deviation / 4.61 * signed_jitter(random));
-                bytes(random, &mut block[2..]);
-            }
-            // d code, the codes' deviation being 73.6
+            // d (code - centre), the deviation of codes of N levels being sqrt((N^2 - 1) / 12)
+            GgmlType::Q4_0 => half(&mut block[..2], deviation / 4.61 * signed_jitter(random)),
+            GgmlType::Q5_0 => half(&mut block[..2], deviation / 9.23 * signed_jitter(random)),
             GgmlType::Q8_0 => {
                 half(&mut block[..2], deviation / 73.6 * signed_jitter(random));
-                bytes(random, &mut block[2..]);
                 block[2..].iter_mut().for_each(|code| *code = if *code == 0x80 { 0x81 } else { *code });
+            }
+            // d code + m, with m in the middle
+            GgmlType::Q4_1 | GgmlType::Q5_1 => {
+                let (codes, middle) = if kind == GgmlType::Q4_1 { (4.61, 7.5) } else { (9.23, 15.5) };
+                let d = deviation / codes * jitter(random);
+                half(&mut block[..2], d);
+                half(&mut block[2..4], -middle * d);
+            }
+            GgmlType::Q2K => {
+                // As in `mins_block`; scales are 8 to 15.
+                let d = deviation / (1.118 * 11.73) * jitter(random);
+                half(&mut block[80..82], d);
+                half(&mut block[82..], 1.5 * d);
+                block[..16].iter_mut().for_each(|scale| *scale = (8 + (*scale & 7)) * 0x11);
             }
             GgmlType::Q4K => mins_block(deviation / 4.61, 7.5, random, block),
             GgmlType::Q5K => mins_block(deviation / 9.23, 15.5, random, block),
+            // d scale (code - 4), the codes' deviation being 2.35 and scales of any 6 bits
+            GgmlType::Q3K => half(&mut block[108..], deviation / (2.345 * 18.48) * jitter(random)),
             GgmlType::Q6K => {
                 // d scale (code - 32), the codes' deviation being 18.5 and scales 64 to 127 of either sign
-                bytes(random, &mut block[..208]);
                 block[192..208].iter_mut().for_each(|scale| {
                     let size = 64 + (*scale & 63);
                     *scale = if *scale & 64 == 0 { size } else { size.wrapping_neg() };
                 });
                 half(&mut block[208..], deviation / (18.47 * 97.3) * jitter(random));
             }
+            // Measured: what bytes drawn evenly are with d = 1.
+            GgmlType::Iq1S => half(&mut block[..2], deviation / 7.20 * signed_jitter(random)),
+            GgmlType::Iq1M => {
+                // The f16 is in the upper quarters of four words.
+                let mut d = [0; 2];
+                half(&mut d, deviation / 7.20 * signed_jitter(random));
+                for (i, word) in block[48..].as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                    word[1] = word[1] & 15 | ((u16::from_le_bytes(d) >> (4 * i)) as u8) << 4;
+                }
+            }
+            GgmlType::Iq2Xxs => half(&mut block[..2], deviation / 53.5 * jitter(random)),
+            GgmlType::Iq2Xs => half(&mut block[..2], deviation / 55.9 * jitter(random)),
+            GgmlType::Iq2S => half(&mut block[..2], deviation / 56.3 * jitter(random)),
+            GgmlType::Iq3Xxs => half(&mut block[..2], deviation / 142.5 * jitter(random)),
+            GgmlType::Iq3S => half(&mut block[..2], deviation / 140.2 * jitter(random)),
+            GgmlType::Iq4Nl => half(&mut block[..2], deviation / 67.5 * signed_jitter(random)),
+            GgmlType::Iq4Xs => half(&mut block[..2], deviation / 1248.0 * jitter(random)),
+            GgmlType::Tq1_0 => half(&mut block[52..], deviation / 0.817 * jitter(random)),
+            GgmlType::Tq2_0 => {
+                // Of the four codes there is one too many, which becomes the middle.
+                block[..64].iter_mut().for_each(|codes| *codes &= !((*codes >> 1 & *codes & 0x55) << 1));
+                half(&mut block[64..], deviation * 2f32.sqrt() * jitter(random));
+            }
+            GgmlType::MxFp4 => block[0] = neighbours.draw(random),
+            GgmlType::NvFp4 => block[..4].iter_mut().for_each(|scale| *scale = neighbours.draw(random)),
         }
     }
 }
@@ -209,7 +252,6 @@ fn mins_block(deviation: f32, middle: f32, random: &mut Random, block: &mut [u8]
         let low = first | last >> 4 << 6;
         (block[4 + i], block[8 + i], block[12 + i]) = (low, low, last & 15 | last << 4);
     }
-    bytes(random, &mut block[16..]);
 }
 
 fn half(to: &mut [u8], value: f32) {

@@ -100,7 +100,8 @@ impl FromStr for StoredAs {
             encoding.sizes(usize::from(group)).map(|_| encoding)
         };
         plain.find(|encoding| encoding.to_string() == name).or_else(affine).map(StoredAs).ok_or_else(|| {
-            let known = "f32, f16, bf16, q4_0, q8_0, q4_k, q5_k, q6_k, mxfp4, mxfp8, nvfp4, affine4g64 and other bits and groups";
+            let ggml = GgmlType::ALL.map(|kind| kind.to_string()).join(", ");
+            let known = format!("f32, f16, bf16, {ggml}, mxfp4, mxfp8, nvfp4, affine4g64 and other bits and groups");
             format!("unknown encoding `{name}` (known: {known})")
         })
     }

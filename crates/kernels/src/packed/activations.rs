@@ -22,6 +22,8 @@ pub struct Rounded {
     pub centres: [[i32; 2]; 16],
     /// The sums over 16, 32, 64 and 128 inputs, one after the other; see [`sums_at`].
     pub sums: [f32; 32],
+    /// The sums over 16 inputs.
+    pub sums16: [i16; 16],
     /// The sums over 32 inputs.
     pub sums32: [i16; 8],
     /// What a code of 1 is.
@@ -29,7 +31,8 @@ pub struct Rounded {
 }
 
 impl Rounded {
-    const ZERO: Self = Self { codes: [0; BLOCK], centres: [[0; 2]; 16], sums: [0.0; 32], sums32: [0; 8], scale: 0.0 };
+    const ZERO: Self =
+        Self { codes: [0; BLOCK], centres: [[0; 2]; 16], sums: [0.0; 32], sums16: [0; 16], sums32: [0; 8], scale: 0.0 };
 
     /// N codes from `at` on.
     #[inline(always)]
@@ -182,5 +185,6 @@ fn sum_up(to: &mut Rounded) {
         larger.iter_mut().zip(pairs).for_each(|(sum, pair)| *sum = pair[0] + pair[1]);
     }
     to.sums = sums.map(|sum| sum as f32);
+    to.sums16 = std::array::from_fn(|i| sums[i] as i16);
     to.sums32 = std::array::from_fn(|i| sums[sums_at(32) + i] as i16);
 }

@@ -6,8 +6,9 @@
 
 use super::TileProduct;
 use super::activations::{Rounded, sums_at};
-use super::layout::{BLOCK, Codes, K_HEADER, Kind, Q6_HEADER, Scale};
-use super::read::{Eight, Five, Four, Fp4, Read, Six, Three, Two, line};
+use super::layout::{BLOCK, Book, Codes, K_HEADER, Kind, SIXTEENTHS, Scale};
+use super::read::{E2M1, Iq1, Iq2, Iq3S, Iq3Xxs, Iq4, Looked, Q2, Q3, Values};
+use super::read::{Eight, Five, Four, Read, Six, Three, Two, line};
 use super::tile::{LINE, TILE_ROWS, Tile};
 use std::marker::PhantomData;
 
@@ -17,14 +18,28 @@ pub(crate) fn product<T: Tile>(t: T, product: &TileProduct<'_>, out: &mut [[f32;
     match product.kind {
         Kind::KQuant(Codes::Five) => k_quant::<T, Five>(t, product, out),
         Kind::KQuant(_) => k_quant::<T, Four>(t, product, out),
-        Kind::Q6K => q6_k(t, product, out),
-        Kind::Grouped { scale: Scale::F16 { centre: 8 }, .. } => grouped::<T, Four, F16Centred<8>>(t, product, out),
-        Kind::Grouped { scale: Scale::F16 { .. }, .. } => grouped::<T, Eight, F16Centred<128>>(t, product, out),
-        Kind::Grouped { scale: Scale::E8M0, .. } => grouped::<T, Fp4, Powers>(t, product, out),
-        Kind::Grouped { scale: Scale::E4M3, .. } => grouped::<T, Fp4, Minifloats>(t, product, out),
-        Kind::Grouped { codes, group: 32, .. } => affine::<T, Biased<32>>(t, product, codes, out),
-        Kind::Grouped { codes, group: 64, .. } => affine::<T, Biased<64>>(t, product, codes, out),
-        Kind::Grouped { codes, .. } => affine::<T, Biased<128>>(t, product, codes, out),
+        Kind::Q2K => sixteenths::<T, Looked<Two, Q2>, true>(t, product, out),
+        Kind::Q3K => sixteenths::<T, Looked<Three, Q3>, false>(t, product, out),
+        Kind::Q6K => sixteenths::<T, Six, false>(t, product, out),
+        Kind::Book(Book::Iq1) => grouped::<T, Looked<Three, Iq1>, Factors<Iq1>>(t, product, out),
+        Kind::Book(Book::Iq2) => grouped::<T, Looked<Three, Iq2>, Factors<Iq2>>(t, product, out),
+        Kind::Book(Book::Iq3Xxs) => grouped::<T, Looked<Four, Iq3Xxs>, Factors<Iq3Xxs>>(t, product, out),
+        Kind::Book(Book::Iq3S) => grouped::<T, Looked<Four, Iq3S>, Factors<Iq3S>>(t, product, out),
+        Kind::Book(Book::Iq4 | Book::E2M1) => grouped::<T, Looked<Four, Iq4>, Factors<Iq4>>(t, product, out),
+        Kind::Grouped { codes, group, scale } => match (scale, group) {
+            (Scale::F16 { .. }, _) => match codes {
+                Codes::Two => grouped::<T, Two, F16Centred<128, 1>>(t, product, out),
+                Codes::Five => grouped::<T, Five, F16Centred<32, 16>>(t, product, out),
+                Codes::Eight => grouped::<T, Eight, F16Centred<32, 128>>(t, product, out),
+                _ => grouped::<T, Four, F16Centred<32, 8>>(t, product, out),
+            },
+            (Scale::BookF16, _) => grouped::<T, Looked<Four, Iq4>, F16Centred<32, { Iq4::CENTRE }>>(t, product, out),
+            (Scale::E8M0, _) => grouped::<T, Looked<Four, E2M1>, Powers>(t, product, out),
+            (Scale::E4M3, _) => grouped::<T, Looked<Four, E2M1>, Minifloats>(t, product, out),
+            (Scale::BiasedF16 | Scale::BiasedBF16, 32) => affine::<T, Biased<32>>(t, product, codes, out),
+            (Scale::BiasedF16 | Scale::BiasedBF16, 64) => affine::<T, Biased<64>>(t, product, codes, out),
+            (Scale::BiasedF16 | Scale::BiasedBF16, _) => affine::<T, Biased<128>>(t, product, codes, out),
+        },
     }
 }
 
@@ -36,7 +51,7 @@ fn affine<T: Tile, G: Group>(t: T, product: &TileProduct<'_>, codes: Codes, out:
         Codes::Five => grouped::<T, Five, G>(t, product, out),
         Codes::Six => grouped::<T, Six, G>(t, product, out),
         Codes::Eight => grouped::<T, Eight, G>(t, product, out),
-        Codes::Four | Codes::Fp4 => grouped::<T, Four, G>(t, product, out),
+        Codes::Four | Codes::Book(_) => grouped::<T, Four, G>(t, product, out),
     }
 }
 
@@ -248,18 +263,23 @@ fn k_rows<T: Tile, R: Read, const N: usize>(
     }
 }
 
-/// value = d * (sum of scale * dot), codes minus 32.
+/// value = d * (sum of scale * dot), codes minus 32; or, where there are MINS, that less dmin * (sum of min * sum of x), rounded as in
+/// [`k_quant`].
 #[inline(always)]
-fn q6_k<T: Tile>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
+fn sixteenths<T: Tile, R: Read, const MINS: bool>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
     for part in 0..T::PARTS {
-        for (number, block) in product.blocks.chunks_exact(Q6_HEADER + Six::BYTES).enumerate() {
-            let (header, area) = block.split_at(Q6_HEADER);
-            let words = [
+        for (number, block) in product.blocks.chunks_exact(SIXTEENTHS + R::BYTES).enumerate() {
+            let (header, area) = block.split_at(SIXTEENTHS);
+            let mut words = [
                 t.line(line(header, LINE), part),
                 t.line(line(header, 2 * LINE), part),
                 t.line(line(header, 3 * LINE), part),
                 t.line(line(header, 4 * LINE), part),
             ];
+            let mins = [t.high(words[0]), t.high(words[1]), t.high(words[2]), t.high(words[3])];
+            if MINS {
+                words = [t.low(words[0]), t.low(words[1]), t.low(words[2]), t.low(words[3])];
+            }
             let mut factors = [t.signed_factor::<0>(words[0]); 16];
             for (factors, &word) in factors.as_chunks_mut::<4>().0.iter_mut().zip(&words) {
                 factors[0] = t.signed_factor::<0>(word);
@@ -267,22 +287,33 @@ fn q6_k<T: Tile>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) 
                 factors[2] = t.signed_factor::<2>(word);
                 factors[3] = t.signed_factor::<3>(word);
             }
-            let d = t.halves(floats(header, 0), part);
+            let (d, dmin) = (t.halves(floats(header, 0), part), t.halves(floats(header, 2 * TILE_ROWS), part));
             let xs = &product.x.of_rows(number)[product.rows.clone()];
             let mut ahead = Ahead::of(block, part);
-            by_rows!(t: T, Six, (area, part), ahead, xs, out, |lines, x, y, N| q6_rows::<T, N>(t, ahead, lines, &factors, d, part, x, y));
+            by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y, N| sixteenths_rows::<T, R, MINS, N>(
+                t,
+                ahead,
+                lines,
+                &factors,
+                &mins,
+                (d, dmin),
+                part,
+                x,
+                y
+            ));
         }
     }
 }
 
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "a block, taken apart")]
-fn q6_rows<T: Tile, const N: usize>(
+fn sixteenths_rows<T: Tile, R: Read, const MINS: bool, const N: usize>(
     t: T,
     ahead: Ahead,
     lines: impl Lines<T>,
     factors: &[T::Factor; 16],
-    d: T::Float,
+    mins: &[T::Codes; 4],
+    (d, dmin): (T::Float, T::Float),
     part: usize,
     x: &[Rounded; N],
     y: &mut [[f32; TILE_ROWS]; N],
@@ -292,12 +323,22 @@ fn q6_rows<T: Tile, const N: usize>(
         let codes = lines.codes(t, s);
         for (half, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
             let at = 2 * s + half;
-            let ask = |r| ahead.ask(t, Q6_HEADER + Six::BYTES, s, half * N + r, 2 * N);
+            let ask = |r| ahead.ask(t, SIXTEENTHS + R::BYTES, s, half * N + r, 2 * N);
             t.dot16_centred_rows(&mut sums, codes, x, 16 * at, factors[at], ask);
         }
     }
     for r in 0..N {
-        let value = t.mul(d, t.to_float(t.scaled_row(&sums, r)));
+        let sum = t.to_float(t.scaled_row(&sums, r));
+        let value = if MINS {
+            let mut min = t.zero();
+            for (&word, pairs) in mins.iter().zip(x[r].sums16.as_chunks::<4>().0) {
+                min = t.dot_pair::<0>(min, word, &[pairs[0], pairs[1]]);
+                min = t.dot_pair::<2>(min, word, &[pairs[2], pairs[3]]);
+            }
+            t.fms(d, sum, t.mul(dmin, t.to_float(min)))
+        } else {
+            t.mul(d, sum)
+        };
         t.store(t.fma(t.splat(x[r].scale), value, t.load(&y[r], part)), &mut y[r], part);
     }
 }
@@ -308,6 +349,8 @@ trait Group {
     const GROUP: usize;
     /// Bytes of scales and biases of a group of a tile.
     const BYTES: usize;
+    /// Bytes of all of them.
+    const HEADER: usize = BLOCK / Self::GROUP * Self::BYTES;
     /// Whether there is a bias; codes without one have a centre.
     const BIASED: bool;
     /// The scale, and the bias or minus the centre.
@@ -317,11 +360,13 @@ trait Group {
 /// A 16-bit scale and bias.
 struct Biased<const GROUP: usize>;
 /// A scale in f16, codes relative to CENTRE.
-struct F16Centred<const CENTRE: u8>;
-/// A power of two, twice what belongs to codes of [`Fp4`].
+struct F16Centred<const GROUP: usize, const CENTRE: u8>;
+/// A power of two, for values of [`E2M1`].
 struct Powers;
-/// An 8-bit float, twice what belongs to codes of [`Fp4`].
+/// An 8-bit float, for values of [`E2M1`].
 struct Minifloats;
+/// An f16 for all inputs times a small integer for each 16, for values of V.
+struct Factors<V>(PhantomData<V>);
 
 impl<const GROUP: usize> Group for Biased<GROUP> {
     const GROUP: usize = GROUP;
@@ -339,8 +384,8 @@ impl<const GROUP: usize> Group for Biased<GROUP> {
     }
 }
 
-impl<const CENTRE: u8> Group for F16Centred<CENTRE> {
-    const GROUP: usize = 32;
+impl<const GROUP: usize, const CENTRE: u8> Group for F16Centred<GROUP, CENTRE> {
+    const GROUP: usize = GROUP;
     const BYTES: usize = 2 * TILE_ROWS;
     const BIASED: bool = false;
     #[inline(always)]
@@ -356,7 +401,7 @@ impl Group for Powers {
     #[inline(always)]
     fn beside<T: Tile>(t: T, _: bool, header: &[u8], group: usize, part: usize) -> (T::Float, T::Float) {
         let scale = t.powers(bytes(header, Self::BYTES * group), part);
-        (t.mul(scale, t.splat(0.5)), t.splat(-12.0))
+        (t.mul(scale, t.splat(E2M1::BOOK.unit)), t.splat(-f32::from(E2M1::CENTRE)))
     }
 }
 
@@ -367,7 +412,26 @@ impl Group for Minifloats {
     #[inline(always)]
     fn beside<T: Tile>(t: T, _: bool, header: &[u8], group: usize, part: usize) -> (T::Float, T::Float) {
         let scale = t.minifloats(bytes(header, Self::BYTES * group), part);
-        (t.mul(scale, t.splat(0.5)), t.splat(-12.0))
+        (t.mul(scale, t.splat(E2M1::BOOK.unit)), t.splat(-f32::from(E2M1::CENTRE)))
+    }
+}
+
+impl<V: Values> Group for Factors<V> {
+    const GROUP: usize = 16;
+    const BYTES: usize = TILE_ROWS;
+    const HEADER: usize = SIXTEENTHS;
+    const BIASED: bool = false;
+    #[inline(always)]
+    fn beside<T: Tile>(t: T, _: bool, header: &[u8], group: usize, part: usize) -> (T::Float, T::Float) {
+        let words = t.line(line(header, (1 + group / 4) * LINE), part);
+        // One of two bytes of each word.
+        let one = if group.is_multiple_of(2) { [1, 0] } else { [0, 1] };
+        let raised = match group % 4 {
+            0 | 1 => t.dot_pair::<0>(t.zero(), words, &one),
+            _ => t.dot_pair::<2>(t.zero(), words, &one),
+        };
+        let factor = t.fma(t.to_float(raised), t.splat(V::BOOK.unit), t.splat(-128.0 * V::BOOK.unit));
+        (t.mul(t.halves(floats(header, 0), part), factor), t.splat(-f32::from(V::CENTRE)))
     }
 }
 
@@ -376,10 +440,9 @@ impl Group for Minifloats {
 #[inline(always)]
 fn grouped<T: Tile, R: Read, G: Group>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
     let brain = matches!(product.kind, Kind::Grouped { scale: Scale::BiasedBF16, .. });
-    let header = BLOCK / G::GROUP * G::BYTES;
     for part in 0..T::PARTS {
-        for (number, block) in product.blocks.chunks_exact(header + R::BYTES).enumerate() {
-            let (header, area) = block.split_at(header);
+        for (number, block) in product.blocks.chunks_exact(G::HEADER + R::BYTES).enumerate() {
+            let (header, area) = block.split_at(G::HEADER);
             let mut beside = [(t.splat(0.0), t.splat(0.0)); BLOCK / 16];
             for (g, beside) in beside.iter_mut().enumerate().take(BLOCK / G::GROUP) {
                 *beside = G::beside(t, brain, header, g, part);
@@ -407,7 +470,7 @@ fn grouped_rows<T: Tile, R: Read, G: Group, const N: usize>(
         let codes = lines.codes(t, s);
         for (half, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
             let at = 2 * s + half;
-            let ask = |r| ahead.ask(t, BLOCK / G::GROUP * G::BYTES + R::BYTES, s, half * N + r, 2 * N);
+            let ask = |r| ahead.ask(t, G::HEADER + R::BYTES, s, half * N + r, 2 * N);
             if R::BITS > 6 {
                 t.dot16_rows::<8, N>(&mut sums, codes, x, 16 * at, ask);
             } else {

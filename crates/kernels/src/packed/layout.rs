@@ -7,7 +7,7 @@
 //! rows of the tile each ([`slot_of`]), so that the two halves, multiplied by the same eight activations, interleave into the
 //! sixteen rows in order. 4-bit codes share a line: the first half's in the low nibbles, the second half's in the high
 //! ones. Further bits lie in planes behind the nibbles, line after line at the next bits of a byte. Scales stay in
-//! the bits that the file has them in.
+//! the bits that the file has them in, but for those of scattered bits, which become bytes.
 
 use super::tile::{LINE, TILE_ROWS};
 use glimmer_encoding::{Encoding, FloatType, GgmlType};
@@ -34,8 +34,25 @@ pub enum Codes {
     Six,
     /// Bytes.
     Eight,
-    /// Nibbles that are small floats (e2m1); they become twice the value plus 12.
-    Fp4,
+    /// Places in a table.
+    Book(Book),
+}
+
+/// The tables that codes may be places in. What is read are its values, less the smallest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Book {
+    /// Nibbles that are small floats.
+    E2M1,
+    /// Nibbles of iq4_nl and iq4_xs.
+    Iq4,
+    /// Nibbles of iq3_xxs.
+    Iq3Xxs,
+    /// Nibbles of iq3_s.
+    Iq3S,
+    /// Three bits of iq2_xxs, iq2_xs and iq2_s.
+    Iq2,
+    /// Three bits of iq1_s and iq1_m.
+    Iq1,
 }
 
 impl Codes {
@@ -43,8 +60,8 @@ impl Codes {
     pub(super) const fn bits(self) -> usize {
         match self {
             Codes::Two => 2,
-            Codes::Three => 3,
-            Codes::Four | Codes::Fp4 => 4,
+            Codes::Three | Codes::Book(Book::Iq2 | Book::Iq1) => 3,
+            Codes::Four | Codes::Book(_) => 4,
             Codes::Five => 5,
             Codes::Six => 6,
             Codes::Eight => 8,
@@ -69,9 +86,11 @@ pub enum Scale {
         /// What a code is relative to.
         centre: u8,
     },
-    /// w = scale / 2 * (code - 12), the scale a power of two.
+    /// w = scale * value, f16.
+    BookF16,
+    /// w = scale * value, the scale a power of two.
     E8M0,
-    /// w = scale / 2 * (code - 12), the scale an 8-bit float.
+    /// w = scale * value, the scale an 8-bit float.
     E4M3,
 }
 
@@ -80,7 +99,7 @@ impl Scale {
     pub(super) const fn bytes(self) -> usize {
         match self {
             Scale::BiasedF16 | Scale::BiasedBF16 => 4,
-            Scale::F16 { .. } => 2,
+            Scale::F16 { .. } | Scale::BookF16 => 2,
             Scale::E8M0 | Scale::E4M3 => 1,
         }
     }
@@ -91,8 +110,14 @@ impl Scale {
 pub enum Kind {
     /// Per 256 inputs f16 scales for scales and mins, per 32 a 6-bit scale and a 6-bit min.
     KQuant(Codes),
+    /// 2-bit codes; per 256 inputs f16 scales for scales and mins, per 16 a 4-bit scale and a 4-bit min.
+    Q2K,
+    /// 3-bit codes minus 4; per 256 inputs an f16 scale, per 16 a signed 8-bit scale.
+    Q3K,
     /// 6-bit codes minus 32; per 256 inputs an f16 scale, per 16 a signed 8-bit scale.
     Q6K,
+    /// Values of a table; per 256 inputs an f16 scale, per 16 an 8-bit scale plus 128.
+    Book(Book),
     /// Per group of inputs a scale of its own.
     Grouped {
         /// How the codes lie.
@@ -106,21 +131,17 @@ pub enum Kind {
 
 /// d, dmin (f16 each), and three words of packed 6-bit scales and mins per row.
 pub(super) const K_HEADER: usize = 2 * 2 * TILE_ROWS + 3 * LINE;
-/// d (f16, padded to a line), and four words of 8-bit scales per row.
-pub(super) const Q6_HEADER: usize = 5 * LINE;
+/// d and dmin (f16 each, the latter of q2_k only), and four words of the scales of sixteenths per row.
+pub(super) const SIXTEENTHS: usize = 5 * LINE;
 
 impl Kind {
     /// The layout of an encoding, where there is one.
     pub fn of(encoding: Encoding) -> Option<Self> {
         let grouped = |codes, group: usize, scale| Some(Kind::Grouped { codes, group, scale });
         match encoding {
-            Encoding::Ggml(GgmlType::Q4K) => Some(Kind::KQuant(Codes::Four)),
-            Encoding::Ggml(GgmlType::Q5K) => Some(Kind::KQuant(Codes::Five)),
-            Encoding::Ggml(GgmlType::Q6K) => Some(Kind::Q6K),
-            Encoding::Ggml(GgmlType::Q4_0) => grouped(Codes::Four, 32, Scale::F16 { centre: 8 }),
-            Encoding::Ggml(GgmlType::Q8_0) => grouped(Codes::Eight, 32, Scale::F16 { centre: 128 }),
-            Encoding::MxFp4 => grouped(Codes::Fp4, 32, Scale::E8M0),
-            Encoding::NvFp4 => grouped(Codes::Fp4, 16, Scale::E4M3),
+            Encoding::Ggml(kind) => Some(Self::of_ggml(kind)),
+            Encoding::MxFp4 => grouped(Codes::Book(Book::E2M1), 32, Scale::E8M0),
+            Encoding::NvFp4 => grouped(Codes::Book(Book::E2M1), 16, Scale::E4M3),
             Encoding::Affine { bits, group, scale } => {
                 let codes = match bits {
                     2 => Codes::Two,
@@ -141,11 +162,36 @@ impl Kind {
         }
     }
 
+    fn of_ggml(kind: GgmlType) -> Self {
+        let grouped = |codes, group, scale| Kind::Grouped { codes, group, scale };
+        match kind {
+            GgmlType::Q4_0 => grouped(Codes::Four, 32, Scale::F16 { centre: 8 }),
+            GgmlType::Q4_1 => grouped(Codes::Four, 32, Scale::BiasedF16),
+            GgmlType::Q5_0 => grouped(Codes::Five, 32, Scale::F16 { centre: 16 }),
+            GgmlType::Q5_1 => grouped(Codes::Five, 32, Scale::BiasedF16),
+            GgmlType::Q8_0 => grouped(Codes::Eight, 32, Scale::F16 { centre: 128 }),
+            GgmlType::Q2K => Kind::Q2K,
+            GgmlType::Q3K => Kind::Q3K,
+            GgmlType::Q4K => Kind::KQuant(Codes::Four),
+            GgmlType::Q5K => Kind::KQuant(Codes::Five),
+            GgmlType::Q6K => Kind::Q6K,
+            GgmlType::Iq1S | GgmlType::Iq1M => Kind::Book(Book::Iq1),
+            GgmlType::Iq2Xxs | GgmlType::Iq2Xs | GgmlType::Iq2S => Kind::Book(Book::Iq2),
+            GgmlType::Iq3Xxs => Kind::Book(Book::Iq3Xxs),
+            GgmlType::Iq3S => Kind::Book(Book::Iq3S),
+            GgmlType::Iq4Nl => grouped(Codes::Book(Book::Iq4), 32, Scale::BookF16),
+            GgmlType::Iq4Xs => Kind::Book(Book::Iq4),
+            GgmlType::Tq1_0 | GgmlType::Tq2_0 => grouped(Codes::Two, 128, Scale::F16 { centre: 1 }),
+            GgmlType::MxFp4 => grouped(Codes::Book(Book::E2M1), 32, Scale::E8M0),
+            GgmlType::NvFp4 => grouped(Codes::Book(Book::E2M1), 16, Scale::E4M3),
+        }
+    }
+
     /// Bytes of scales at the beginning of a block.
     pub(super) const fn header(self) -> usize {
         match self {
             Kind::KQuant(_) => K_HEADER,
-            Kind::Q6K => Q6_HEADER,
+            Kind::Q2K | Kind::Q3K | Kind::Q6K | Kind::Book(_) => SIXTEENTHS,
             Kind::Grouped { group, scale, .. } => BLOCK / group * scale.bytes() * TILE_ROWS,
         }
     }
@@ -154,7 +200,10 @@ impl Kind {
     pub(super) const fn codes(self) -> Codes {
         match self {
             Kind::KQuant(codes) | Kind::Grouped { codes, .. } => codes,
+            Kind::Q2K => Codes::Two,
+            Kind::Q3K => Codes::Three,
             Kind::Q6K => Codes::Six,
+            Kind::Book(book) => Codes::Book(book),
         }
     }
 
@@ -185,25 +234,25 @@ pub(super) fn put_codes(codes: Codes, area: &mut [u8], row: usize, values: &[u8;
         let nibbles = (values & low(4)) << (4 * half);
         let pairs = |of: u64| (line / 4 * LINE, (of & low(2)) << (2 * (line % 4)));
         let ones = |of: u64| (line / 8 * LINE, (of & low(1)) << (line % 8));
-        match codes {
-            Codes::Four | Codes::Fp4 => or(group * LINE, nibbles),
-            Codes::Five => {
+        match codes.bits() {
+            4 => or(group * LINE, nibbles),
+            5 => {
                 or(group * LINE, nibbles);
                 let (at, bits) = ones(values >> 4);
                 or(NIBBLES + at, bits);
             }
-            Codes::Six => {
+            6 => {
                 or(group * LINE, nibbles);
                 let (at, bits) = pairs(values >> 4);
                 or(NIBBLES + at, bits);
             }
-            Codes::Eight => or(line * LINE, values),
-            Codes::Two | Codes::Three => {
-                let (at, bits) = pairs(values);
-                or(at, bits);
-                if codes == Codes::Three {
-                    let (at, bits) = ones(values >> 2);
-                    or(PAIRS + at, bits);
+            8 => or(line * LINE, values),
+            bits => {
+                let (at, two) = pairs(values);
+                or(at, two);
+                if bits == 3 {
+                    let (at, one) = ones(values >> 2);
+                    or(PAIRS + at, one);
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! Packing: from the rows of a file to tiles.
 
-use super::layout::{BLOCK, Kind, put_codes};
+use super::layout::{BLOCK, Kind, Scale, put_codes};
 use super::tile::{LINE, TILE_ROWS};
 use crate::memory::Buffer;
-use glimmer_encoding::{Encoding, GgmlType, Parts, WeightView, unpack_codes};
+use glimmer_encoding::{Encoding, GgmlType, Parts, Sixteenths, WeightView, unpack_codes};
 
 /// A packed weight matrix (outs, inputs).
 pub struct Packed {
@@ -20,6 +20,11 @@ impl Packed {
     /// Whether an encoding has a packed layout.
     pub fn exists(encoding: Encoding) -> bool {
         Kind::of(encoding).is_some()
+    }
+
+    /// Bits that a weight of this encoding takes in memory, scales included, where it has a packed layout.
+    pub fn bits_per_weight(encoding: Encoding) -> Option<f64> {
+        Kind::of(encoding).map(|kind| (8 * kind.block_bytes()) as f64 / (BLOCK * TILE_ROWS) as f64)
     }
 
     /// A matrix of zeros, to be filled; `None` where the encoding has no packed layout or there is no memory.
@@ -117,31 +122,10 @@ fn pack_row(kind: Kind, encoding: Encoding, parts: Parts<'_>, row: usize, tile: 
             Encoding::Ggml(ggml) => {
                 let per_block = BLOCK / ggml.block() * ggml.block_bytes();
                 let from = &parts.codes[number * per_block..parts.codes.len().min((number + 1) * per_block)];
-                match ggml {
-                    GgmlType::Q4K => k_quant(from, &from[16..], row, header, &mut codes),
-                    GgmlType::Q5K => {
-                        k_quant(from, &from[48..], row, header, &mut codes);
-                        // Bit s of high byte i is the fifth bit of input 32 s + i.
-                        for (s, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                            codes.iter_mut().zip(&from[16..48]).for_each(|(c, high)| *c |= (high >> s & 1) << 4);
-                        }
-                    }
-                    GgmlType::Q6K => q6_k(from, row, header, &mut codes),
-                    GgmlType::Q4_0 => {
-                        for (g, from) in from.as_chunks::<18>().0.iter().enumerate() {
-                            put(header, g * 2 * TILE_ROWS + 2 * row, &from[..2]);
-                            let (low, high) = codes[32 * g..32 * g + 32].split_at_mut(16);
-                            for ((low, high), code) in low.iter_mut().zip(high).zip(&from[2..]) {
-                                (*low, *high) = (code & 15, code >> 4);
-                            }
-                        }
-                    }
-                    GgmlType::Q8_0 => {
-                        for (g, from) in from.as_chunks::<34>().0.iter().enumerate() {
-                            put(header, g * 2 * TILE_ROWS + 2 * row, &from[..2]);
-                            codes[32 * g..32 * g + 32].iter_mut().zip(&from[2..]).for_each(|(c, b)| *c = b ^ 0x80);
-                        }
-                    }
+                let blocks = from.chunks_exact(ggml.block_bytes()).zip(codes.chunks_exact_mut(ggml.block()));
+                for (i, (block, codes)) in blocks.enumerate() {
+                    ggml.codes(block, codes);
+                    scales(kind, ggml, block, i * ggml.block(), row, header);
                 }
             }
             _ => grouped(kind, parts, number, row, header, &mut codes),
@@ -154,34 +138,50 @@ fn put(header: &mut [u8], at: usize, bytes: &[u8]) {
     header[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// d, dmin and the twelve bytes of scales and mins of a K-quant block, and its nibbles: 32 bytes hold 64 inputs, the first 32 in
-/// the low ones.
-fn k_quant(from: &[u8], nibbles: &[u8], row: usize, header: &mut [u8], codes: &mut [u8; BLOCK]) {
-    put(header, 2 * row, &from[..2]);
-    put(header, 2 * TILE_ROWS + 2 * row, &from[2..4]);
-    for word in 0..3 {
-        put(header, 4 * TILE_ROWS + word * LINE + 4 * row, &from[4 + 4 * word..8 + 4 * word]);
-    }
-    for (codes, bytes) in codes.as_chunks_mut::<64>().0.iter_mut().zip(nibbles.as_chunks::<32>().0) {
-        let (low, high) = codes.split_at_mut(32);
-        low.iter_mut().zip(bytes).for_each(|(c, b)| *c = b & 15);
-        high.iter_mut().zip(bytes).for_each(|(c, b)| *c = b >> 4);
+/// The scales of a block of ggml, whose first input is number `first` of the packed block.
+fn scales(kind: Kind, ggml: GgmlType, block: &[u8], first: usize, row: usize, header: &mut [u8]) {
+    match kind {
+        Kind::KQuant(_) | Kind::Q2K => {
+            let (words, at) = if kind == Kind::Q2K { (&block[..16], LINE) } else { (&block[4..16], 4 * TILE_ROWS) };
+            for (i, &half) in ggml.halves().iter().enumerate() {
+                put(header, 2 * (i * TILE_ROWS + row), &block[half..half + 2]);
+            }
+            put_words(header, at, row, words);
+        }
+        Kind::Q3K | Kind::Q6K | Kind::Book(_) => {
+            let Some(Sixteenths { d, factors }) = ggml.sixteenths(block) else { return };
+            // Those beside values of a table are raised by 128.
+            let raise = if matches!(kind, Kind::Book(_)) { 0x80 } else { 0 };
+            put(header, 2 * row, &d);
+            put_words(header, LINE, row, &factors.map(|factor| factor as u8 ^ raise));
+        }
+        Kind::Grouped { scale: scale @ (Scale::E8M0 | Scale::E4M3), group, .. } => {
+            for (i, &byte) in block[..ggml.block() / group].iter().enumerate() {
+                // In ggml, e4m3 has no sign, and what is not a number is 0.
+                let byte = match scale {
+                    Scale::E4M3 if byte == 0x7f => 0,
+                    Scale::E4M3 => byte & 0x7f,
+                    _ => byte,
+                };
+                put(header, (first / group + i) * TILE_ROWS + row, &[byte]);
+            }
+        }
+        Kind::Grouped { scale, group, .. } => {
+            // A block may be more than one group.
+            for g in first / group..(first + ggml.block()).div_ceil(group) {
+                for (i, &half) in ggml.halves().iter().enumerate() {
+                    let at = g * scale.bytes() * TILE_ROWS + 2 * (i * TILE_ROWS + row);
+                    put(header, at, &block[half..half + 2]);
+                }
+            }
+        }
     }
 }
 
-/// 128 bytes of low halves, 64 of upper bits, 16 scales, d. Two halves of 128 inputs, four quarters of 32 each.
-fn q6_k(from: &[u8], row: usize, header: &mut [u8], codes: &mut [u8; BLOCK]) {
-    put(header, 2 * row, &from[208..210]);
-    for word in 0..4 {
-        put(header, (word + 1) * LINE + 4 * row, &from[192 + 4 * word..196 + 4 * word]);
-    }
-    for (at, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let (half, quarter) = (at / 4, at % 4);
-        let low = &from[64 * half + 32 * (quarter % 2)..][..32];
-        let high = &from[128 + 32 * half..][..32];
-        for ((code, low), high) in codes.iter_mut().zip(low).zip(high) {
-            *code = low >> (4 * (quarter / 2)) & 15 | (high >> (2 * quarter) & 3) << 4;
-        }
+/// Words of four bytes, one in each line.
+fn put_words(header: &mut [u8], at: usize, row: usize, bytes: &[u8]) {
+    for (i, word) in bytes.as_chunks::<4>().0.iter().enumerate() {
+        put(header, at + i * LINE + 4 * row, word);
     }
 }
 

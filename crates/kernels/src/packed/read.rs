@@ -2,6 +2,8 @@
 
 use super::layout::{Codes, NIBBLES, PAIRS};
 use super::tile::{LINE, Tile};
+use glimmer_encoding::Codebook;
+use std::marker::PhantomData;
 
 /// One way that codes lie in a block ([`Codes`]).
 pub(super) trait Read {
@@ -21,7 +23,85 @@ pub(super) struct Four;
 pub(super) struct Five;
 pub(super) struct Six;
 pub(super) struct Eight;
-pub(super) struct Fp4;
+/// Places, read as R says, in the table of V.
+pub(super) struct Looked<R, V>(PhantomData<(R, V)>);
+
+/// What is read for a place: its value plus a centre, which makes it a byte without a sign.
+pub(super) trait Values {
+    /// The values.
+    const BOOK: Codebook;
+    /// What is added.
+    const CENTRE: u8 = centre(Self::BOOK);
+    /// Both together.
+    const TABLE: &[u8; 16] = &raised(Self::BOOK, Self::CENTRE);
+}
+
+/// Minus the smallest value.
+const fn centre(book: Codebook) -> u8 {
+    let (mut i, mut centre) = (0, 0);
+    while i < 16 {
+        if -(book.values[i] as i32) > centre {
+            centre = -(book.values[i] as i32);
+        }
+        i += 1;
+    }
+    centre as u8
+}
+
+const fn raised(book: Codebook, by: u8) -> [u8; 16] {
+    let (mut i, mut table) = (0, [0; 16]);
+    while i < 16 {
+        table[i] = (book.values[i] as i32 + by as i32) as u8;
+        i += 1;
+    }
+    table
+}
+
+const fn bits(table: &[u8; 16]) -> u32 {
+    let (mut i, mut all) = (0, 0);
+    while i < 16 {
+        all |= table[i];
+        i += 1;
+    }
+    u8::BITS - all.leading_zeros()
+}
+
+pub(super) struct E2M1;
+pub(super) struct Iq4;
+pub(super) struct Iq3Xxs;
+pub(super) struct Iq3S;
+pub(super) struct Iq2;
+pub(super) struct Iq1;
+/// The codes of q2_k, as they are, and of q3_k, less 4; centred as those of q6_k, since they meet the same sums.
+pub(super) struct Q2;
+pub(super) struct Q3;
+
+impl Values for E2M1 {
+    const BOOK: Codebook = Codebook::E2M1;
+}
+impl Values for Iq4 {
+    const BOOK: Codebook = Codebook::IQ4;
+}
+impl Values for Iq3Xxs {
+    const BOOK: Codebook = Codebook::IQ3_XXS;
+}
+impl Values for Iq3S {
+    const BOOK: Codebook = Codebook::IQ3_S;
+}
+impl Values for Iq2 {
+    const BOOK: Codebook = Codebook::IQ2;
+}
+impl Values for Iq1 {
+    const BOOK: Codebook = Codebook::IQ1;
+}
+impl Values for Q2 {
+    const BOOK: Codebook = Codebook { values: [0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], unit: 1.0 };
+    const CENTRE: u8 = 32;
+}
+impl Values for Q3 {
+    const BOOK: Codebook = Codebook { values: [-4, -3, -2, -1, 0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0], unit: 1.0 };
+    const CENTRE: u8 = 32;
+}
 
 /// The line at an offset.
 #[inline(always)]
@@ -135,23 +215,21 @@ impl Read for Eight {
     }
 }
 
-impl Read for Fp4 {
-    const CODES: Codes = Codes::Fp4;
-    const BITS: u32 = 5;
+impl<R: Read, V: Values> Read for Looked<R, V> {
+    const CODES: Codes = R::CODES;
+    const BITS: u32 = bits(V::TABLE);
     #[inline(always)]
     fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
-        /// Twice the value, plus 12: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and their negatives.
-        const TABLE: &[u8; 16] = &[12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
-        let [a, b, c, d, e, f, g, h] = Four::read(t, area, s, part);
+        let [a, b, c, d, e, f, g, h] = R::read(t, area, s, part);
         [
-            t.lookup(a, TABLE),
-            t.lookup(b, TABLE),
-            t.lookup(c, TABLE),
-            t.lookup(d, TABLE),
-            t.lookup(e, TABLE),
-            t.lookup(f, TABLE),
-            t.lookup(g, TABLE),
-            t.lookup(h, TABLE),
+            t.lookup(a, V::TABLE),
+            t.lookup(b, V::TABLE),
+            t.lookup(c, V::TABLE),
+            t.lookup(d, V::TABLE),
+            t.lookup(e, V::TABLE),
+            t.lookup(f, V::TABLE),
+            t.lookup(g, V::TABLE),
+            t.lookup(h, V::TABLE),
         ]
     }
 }

@@ -157,7 +157,7 @@ pub trait Tile: Copy + Send + Sync + 'static {
     fn brains(self, bits: &[u8; 2 * TILE_ROWS], part: usize) -> Self::Float;
     /// Powers of two (e8m0) of a part; no code is 255.
     fn powers(self, codes: &[u8; TILE_ROWS], part: usize) -> Self::Float;
-    /// 8-bit floats (e4m3) of a part, none of them NaN.
+    /// 8-bit floats (e4m3) of a part; what is not a number goes on from the others as 480.
     fn minifloats(self, codes: &[u8; TILE_ROWS], part: usize) -> Self::Float;
     /// An f32 in every row.
     fn splat(self, x: f32) -> Self::Float;

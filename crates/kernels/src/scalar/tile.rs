@@ -105,7 +105,10 @@ impl Tile for Scalar {
         codes.map(e8m0)
     }
     fn minifloats(self, codes: &[u8; TILE_ROWS], _: usize) -> Float {
-        codes.map(e4m3)
+        codes.map(|code| match code & 0x7f {
+            0x7f => 480f32.copysign(if code & 0x80 == 0 { 1.0 } else { -1.0 }),
+            _ => e4m3(code),
+        })
     }
     fn splat(self, x: f32) -> Float {
         [x; TILE_ROWS]

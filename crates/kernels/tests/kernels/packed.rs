@@ -55,14 +55,20 @@ impl Stored {
         let small = |random: &mut Random| f16::from_f32(0.01 * random.value()).to_le_bytes();
         match encoding {
             Encoding::Ggml(kind) => {
-                let at: &[usize] = match kind {
-                    GgmlType::Q4_0 | GgmlType::Q8_0 => &[0],
-                    GgmlType::Q4K | GgmlType::Q5K => &[0, 2],
-                    GgmlType::Q6K => &[208],
-                };
                 for block in bytes.chunks_exact_mut(kind.block_bytes()) {
-                    for &at in at {
+                    for &at in kind.halves() {
                         block[at..at + 2].copy_from_slice(&small(&mut random));
+                    }
+                    match kind {
+                        GgmlType::MxFp4 => block[0] = 100 + (random.next() % 20) as u8,
+                        // The f16 is in the upper quarters of its last four words.
+                        GgmlType::Iq1M => {
+                            let d = u16::from_le_bytes(small(&mut random));
+                            for (i, word) in block[48..].as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                                word[1] = word[1] & 15 | ((d >> (4 * i)) as u8) << 4;
+                            }
+                        }
+                        _ => {}
                     }
                 }
                 Self { encoding, shape: [outs, k], codes: bytes, scales: Vec::new(), biases: Vec::new() }
@@ -279,9 +285,8 @@ fn activations_round_to_nearest_even_and_keep_their_sums() {
                 );
             }
         }
-        for i in 0..8 {
-            assert_eq!(group.sums32[i] as i32, sum(32 * i, 32));
-        }
+        assert_eq!(group.sums16.map(i32::from), std::array::from_fn(|i| sum(16 * i, 16)));
+        assert_eq!(group.sums32.map(i32::from), std::array::from_fn(|i| sum(32 * i, 32)));
         for (i, centre) in group.centres.iter().enumerate() {
             let fours = [0, 4, 8, 12].map(|at| sum(16 * i + at, 4));
             assert_eq!(*centre, [-32 * (fours[0] + fours[2]), -32 * (fours[1] + fours[3])]);

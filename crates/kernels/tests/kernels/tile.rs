@@ -34,7 +34,7 @@ impl Memory {
         let sum = |at: usize| x[at..at + 4].iter().map(|&x| i32::from(x)).sum::<i32>();
         let centre = Guarded::new(&[-32 * (sum(0) + sum(8)), -32 * (sum(4) + sum(12))], end);
         let powers = Guarded::new(&[0; TILE_ROWS].map(|_| byte([0xfe, 0]).min(0xfe)), end);
-        let minifloats = Guarded::new(&[0; TILE_ROWS].map(|_| byte([0xfe, 0x7e]) & 0xfe), end);
+        let minifloats = Guarded::new(&[0; TILE_ROWS].map(|_| byte([0xff, 0x7f])), end);
         let (floats, mut wide) = (random.values(TILE_ROWS), random.values(TILE_ROWS));
         wide[..4].copy_from_slice(&[6e4, -6e4, 1e-7, 0.0]);
         let halves: Vec<u8> = wide.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect();
