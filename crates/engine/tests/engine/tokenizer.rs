@@ -416,15 +416,3 @@ fn bos_of_a_raw_prompt() {
     assert!(error(r#"{"add_bos_token": true}"#).contains("there is no `bos_token`"));
     assert!(error("{").starts_with("tokenizer_config.json: not JSON"));
 }
-
-#[path = "../support/hostile.rs"]
-mod hostile;
-
-/// What fuzzing kept is read or refused, never worse.
-#[test]
-fn the_corpus_of_tokenizers() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/tokenizer");
-    let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert!(files.len() > 20, "{} files", files.len());
-    files.iter().for_each(|file| hostile::tokenizer(&std::fs::read(file).unwrap()));
-}
