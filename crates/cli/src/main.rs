@@ -13,6 +13,7 @@ mod plan;
 mod printer;
 mod progress;
 mod prompt;
+mod quantize;
 mod repl;
 mod run;
 mod score;
@@ -48,6 +49,7 @@ fn perform() -> Outcome {
         }
         Command::Inspect(args) => inspect::inspect(&plan::inspect(args)?),
         Command::Score(args) => score::score(*args, &around, &signals::install()?),
+        Command::Quantize(args) => quantize::quantize(args, &around, &signals::install()?),
         Command::Bench(args::Bench::Step(args)) => bench::step(*args, &around),
         Command::Synth(args) => synth::synth(&args, &signals::install()?),
         Command::Completions { shell } => {
