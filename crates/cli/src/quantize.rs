@@ -63,9 +63,9 @@ fn table(out: &Path, written: &Written, score: Option<&Score>, seconds: f64) -> 
     for (name, tensors, bytes) in &written.encodings {
         let _ = writeln!(text, "  {name:22} {tensors:5} tensors, {}", gigabytes(*bytes));
     }
-    for Exception { name, width, asked, stored } in &written.exceptions {
-        let block = asked.block();
-        let _ = writeln!(text, "  {stored} and not {asked}: {name}, whose rows of {width} are no multiple of {block}");
+    for (name, count, Exception { width, asked, stored, .. }) in alike(&written.exceptions) {
+        let (times, block) = (if count == 1 { String::new() } else { format!(" ({count})") }, asked.block());
+        let _ = writeln!(text, "  {stored}, not {asked}: {name}{times}, as {width} is no multiple of {block}");
     }
     if written.left_out > 0 {
         let _ = writeln!(text, "  left out: {} tensors of the vision tower", written.left_out);
@@ -78,6 +78,21 @@ fn table(out: &Path, written: &Written, score: Option<&Score>, seconds: f64) -> 
         );
     }
     text
+}
+
+/// The same matrix of several layers is one line: its name with a `*` for the layer, how many there are, and the first.
+fn alike(exceptions: &[Exception]) -> Vec<(String, usize, &Exception)> {
+    let mut all: Vec<(String, usize, &Exception)> = Vec::new();
+    for exception in exceptions {
+        let is_number = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
+        let parts: Vec<&str> = exception.name.split('.').map(|part| if is_number(part) { "*" } else { part }).collect();
+        let (name, kind) = (parts.join("."), (exception.asked, exception.stored));
+        match all.iter_mut().find(|(known, _, first)| *known == name && (first.asked, first.stored) == kind) {
+            Some((_, count, _)) => *count += 1,
+            None => all.push((name, 1, exception)),
+        }
+    }
+    all
 }
 
 fn to_json(written: &Written, score: Option<&Score>, seconds: f64) -> Value {

@@ -221,4 +221,59 @@ mod tests {
             assert_eq!(back, codes, "{bits} bits");
         }
     }
+
+    /// Numbers like weights: nearly normal, with some that stand out.
+    fn weights(count: usize) -> Vec<f32> {
+        let mut state = 1u32;
+        let mut unit = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+        };
+        (0..count).map(|i| (unit() + unit() + unit()) * if i % 97 == 0 { 0.1 } else { 0.03 } + 0.002).collect()
+    }
+
+    fn errors(bits: u8, group: u16, float: FloatType, values: &[f32], rows: &EncodedRows, weights: &[f32]) -> Vec<f64> {
+        let mut back = vec![0.0; values.len()];
+        decode(bits, group, float, rows.parts(), &mut back);
+        let lost =
+            |(i, (v, b)): (usize, (&f32, &f32))| f64::from(weights[i % weights.len()]) * f64::from(v - b).powi(2);
+        let lost: Vec<f64> = values.iter().zip(&back).enumerate().map(lost).collect();
+        lost.chunks(group.into()).map(|group| group.iter().sum()).collect()
+    }
+
+    #[test]
+    fn a_search_is_never_worse_than_the_range() {
+        let values = weights(128 * 64);
+        for (bits, least) in [(2, 0.75), (3, 0.85), (4, 0.92), (5, 0.97), (6, 1.0), (8, 1.0)] {
+            for (group, float) in
+                [(32, FloatType::BF16), (64, FloatType::F16), (128, FloatType::BF16), (64, FloatType::F32)]
+            {
+                for weights in [vec![1.0], (0..128).map(|i| 1.0 + (i * 7 % 13) as f32).collect()] {
+                    let (mut plain, mut found) = (EncodedRows::default(), EncodedRows::default());
+                    encode(bits, group, float, &values, &mut plain);
+                    let importance = (weights.len() > 1).then_some(&weights[..]);
+                    search(bits, group, float, &values, importance, &mut found);
+                    assert_eq!(plain.parts().sizes(), found.parts().sizes());
+                    let [plain, found] =
+                        [&plain, &found].map(|rows| errors(bits, group, float, &values, rows, &weights));
+                    let what = format!("{bits} bits, groups of {group}, {float}");
+                    assert!(plain.iter().zip(&found).all(|(p, f)| *f <= p * (1.0 + 1e-4) + 1e-18), "{what}");
+                    let (plain, found): (f64, f64) = (plain.iter().sum(), found.iter().sum());
+                    println!("{what}: {:.3} of the error", found / plain);
+                    assert!(found <= least * plain, "{what}: {found} of {plain}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn groups_of_one_value_survive_a_search() {
+        for value in [0.0, 1.0, -2.5, 1e-30] {
+            let mut rows = EncodedRows::default();
+            search(4, 32, FloatType::BF16, &[value; 64], None, &mut rows);
+            let mut back = [9.0; 64];
+            decode(4, 32, FloatType::BF16, rows.parts(), &mut back);
+            assert!(back.iter().all(|b| (b - value).abs() <= value.abs() / 256.0), "{value}: {back:?}");
+        }
+    }
 }

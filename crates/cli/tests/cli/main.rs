@@ -6,6 +6,7 @@ mod corpus;
 mod golden;
 mod help;
 mod inspect;
+mod quantize;
 mod refused;
 #[cfg(unix)]
 mod repl;

@@ -1,8 +1,8 @@
 //! Whether what was written says what its source says.
 
 use crate::score::Score;
-use crate::{Engine, EngineError, EngineOptions, Source, inspect, memory};
-use glimmer_model::muse::MuseConfig;
+use crate::{ActivationType, Engine, EngineError, EngineOptions, KvType, Source, memory};
+use glimmer_model::muse::{MuseConfig, VisionConfig};
 use std::path::Path;
 
 /// Prose, code and a few other scripts: about a hundred and fifty tokens.
@@ -17,7 +17,11 @@ const TOKENS: u32 = 96;
 const CONTEXT: usize = 512;
 
 /// Compares the logits of a written target with those of its source, on a short text, or on any tokens where there is no
-/// tokenizer. Where both do not fit into memory, weights stay in their files. `None` where `progress` ended it.
+/// tokenizer. Nothing but the weights differs: activations and caches are f32. Where such weights do not fit into memory they stay in
+/// their files. `None` where `progress` ended it.
+///
+/// # Errors
+/// Where one of the two cannot be run.
 pub fn check(
     written: &Path,
     source: &Source,
@@ -25,15 +29,26 @@ pub fn check(
     progress: &mut dyn FnMut(usize, usize) -> bool,
 ) -> Result<Option<Score>, EngineError> {
     let sources = [&Source::Path(written.into()), source];
-    let sizes = sources.map(|source| source.open_target().map(|checkpoint| inspect::text_bytes(&checkpoint)));
-    let needed = sizes.into_iter().sum::<Result<u64, EngineError>>()?;
+    let mut needed = 0;
+    for source in sources {
+        let checkpoint = source.open_target()?;
+        let text = checkpoint.tensors().iter().filter(|info| !VisionConfig::is_vision(&info.name));
+        needed += text.map(|info| 4 * info.shape.iter().map(|&d| d as u64).product::<u64>()).sum::<u64>();
+    }
     // A quarter for all that is not weights.
     let short = memory::available().is_some_and(|available| needed > available / 4 * 3);
     let load = |source: &Source| {
-        let mmap = short && *source != Source::Nano;
         let limit = MuseConfig::from_checkpoint(&source.open_target()?)?.text.max_position_embeddings;
-        let context = Some(limit.min(CONTEXT));
-        Engine::load(&EngineOptions { threads, mmap, context, ..EngineOptions::new(source.clone()) }, &mut |_| {})
+        let options = EngineOptions {
+            context: Some(limit.min(CONTEXT)),
+            cache_keys: Some(KvType::F32),
+            cache_values: Some(KvType::F32),
+            threads,
+            activations: ActivationType::F32,
+            mmap: short && *source != Source::Nano,
+            ..EngineOptions::new(source.clone())
+        };
+        Engine::load(&options, &mut |_| {})
     };
     let [model, reference] = sources.map(load);
     let (model, reference) = (model?, reference?);
