@@ -382,7 +382,7 @@ pub struct QuantizeArgs {
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
     /// A shipped recipe's name, or a TOML file
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub recipe: String,
     /// The target whose tokenizer goes into the GGUF file of a drafter
     #[arg(long, value_name = "MODEL")]

@@ -23,13 +23,13 @@ fn what_is_written_is_near_its_source() {
         assert!(score["kl_mean"].as_f64().unwrap() < most, "{recipe}: {score}");
     }
     let out = at("table");
-    let table = glimmer(&["quantize", &repository("fixtures/muse-tiny-bf16"), &out, "-r", "mlx-8bit"]).ok();
+    let table = glimmer(&["quantize", &repository("fixtures/muse-tiny-bf16"), &out, "--recipe", "mlx-8bit"]).ok();
     for part in
         ["bits per weight", "affine 8-bit gs64 bf16", "layers.*.mlp.down_proj.weight (8), as 96", "KL divergence"]
     {
         assert!(table.contains(part), "{table}");
     }
-    let quiet = glimmer(&["quantize", "nano", &at("quiet.gguf"), "-r", "gguf-q8_0", "--no-check"]).ok();
+    let quiet = glimmer(&["quantize", "nano", &at("quiet.gguf"), "--recipe", "gguf-q8_0", "--no-check"]).ok();
     assert!(!quiet.contains("KL"), "{quiet}");
 }
 
@@ -38,12 +38,14 @@ fn what_cannot_be_quantized_is_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
     glimmer(&["quantize", "nano"]).assert_error(2, &["OUT", "--recipe"]);
-    glimmer(&["quantize", "nano", &at("x"), "-r", "mlx-7bit"]).assert_error(1, &["mlx-7bit", "mlx-8bit"]);
+    glimmer(&["quantize", "nano", &at("x"), "--recipe", "mlx-7bit"]).assert_error(1, &["mlx-7bit", "mlx-8bit"]);
     std::fs::write(at("own.toml"), "format = \"mlx\"\nencoding = \"affine4g64\"\nsize = 3\n").unwrap();
-    glimmer(&["quantize", "nano", &at("x"), "-r", &at("own.toml")]).assert_error(1, &["own.toml", "line 3", "`size`"]);
-    glimmer(&["quantize", "/nonexistent/in", &at("x"), "-r", "mlx-8bit"]).assert_error(1, &["/nonexistent/in"]);
-    glimmer(&["quantize", "nano", &at("own.toml"), "-r", "mlx-8bit"]).assert_error(1, &["own.toml", "exists already"]);
-    glimmer(&["quantize", "nano", "/nonexistent/out", "-r", "mlx-8bit"]).assert_error(1, &["/nonexistent/out"]);
+    glimmer(&["quantize", "nano", &at("x"), "--recipe", &at("own.toml")])
+        .assert_error(1, &["own.toml", "line 3", "`size`"]);
+    glimmer(&["quantize", "/nonexistent/in", &at("x"), "--recipe", "mlx-8bit"]).assert_error(1, &["/nonexistent/in"]);
+    glimmer(&["quantize", "nano", &at("own.toml"), "--recipe", "mlx-8bit"])
+        .assert_error(1, &["own.toml", "exists already"]);
+    glimmer(&["quantize", "nano", "/nonexistent/out", "--recipe", "mlx-8bit"]).assert_error(1, &["/nonexistent/out"]);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
@@ -54,7 +56,7 @@ fn a_full_disk_is_one_line_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.gguf");
     let limited = format!(
-        "trap '' XFSZ; ulimit -f 1000; exec {} quantize nano {} -r gguf-bf16",
+        "trap '' XFSZ; ulimit -f 1000; exec {} quantize nano {} --recipe gguf-bf16",
         env!("CARGO_BIN_EXE_glimmer"),
         out.display()
     );
@@ -68,7 +70,7 @@ fn ctrl_c_leaves_nothing_under_the_name() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
     glimmer(&["synth", "--shape", "tiny", "--encoding", "bf16", "-o", &at("in")]).ok();
-    let args = ["quantize", &at("in"), &at("out"), "-r", "mlx-4bit", "-t", "1"];
+    let args = ["quantize", &at("in"), &at("out"), "--recipe", "mlx-4bit", "-t", "1"];
     let child = command(&args).spawn().unwrap();
     // In the middle of it, before, or when it is done: whatever the machine makes of it, nothing is there by half.
     sleep(Duration::from_millis(300));
