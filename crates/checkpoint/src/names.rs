@@ -25,9 +25,43 @@ pub(crate) fn canonical(name: &str) -> String {
     }
 }
 
+/// The name that mlx-vlm gives to a target's tensor or module, by its canonical one. mlx-lm reads files with these names as
+/// well, and leaves out what belongs to images; with the canonical ones it would not.
+pub fn mlx_vlm_name(name: &str) -> String {
+    match name.strip_prefix("model.") {
+        _ if name.starts_with("lm_head") => format!("language_model.{name}"),
+        Some(rest) if rest.starts_with("vision_") => rest.into(),
+        Some(rest) => match rest.strip_prefix("language_model.") {
+            Some(rest) => format!("language_model.model.{rest}"),
+            None => name.into(),
+        },
+        None => name.into(),
+    }
+}
+
+/// The name that mlx-lm gives to a module of the text tower once it has read it.
+pub fn mlx_lm_name(name: &str) -> String {
+    name.strip_prefix("model.language_model.").map_or_else(|| name.into(), |rest| format!("model.{rest}"))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::canonical;
+    use super::{canonical, mlx_lm_name, mlx_vlm_name};
+
+    #[test]
+    fn names_lead_there_and_back() {
+        for name in ["lm_head.weight", "model.language_model.layers.3.mlp.up_proj", "model.language_model.norm.weight"]
+        {
+            assert_eq!([mlx_vlm_name(name), mlx_lm_name(name)].map(|there| canonical(&there)), [name, name]);
+        }
+        let vision = "model.vision_tower.ln_pre.bias";
+        assert_eq!(
+            (mlx_vlm_name(vision).as_str(), canonical("vision_tower.ln_pre.bias").as_str()),
+            (&vision[6..], vision)
+        );
+        assert_eq!(mlx_vlm_name("lm_head"), "language_model.lm_head");
+        assert_eq!(mlx_lm_name("model.language_model.embed_tokens"), "model.embed_tokens");
+    }
 
     #[test]
     fn every_spelling_becomes_that_of_hugging_face() {

@@ -34,6 +34,12 @@ pub enum Command {
     /// divergence of the distributions in nats, how often both have the same likeliest token, and the differences of logits.
     #[command(visible_aliases = ["perplexity", "kld"])]
     Score(Box<ScoreArgs>),
+    /// Writes a checkpoint in another encoding or container
+    ///
+    /// A recipe says which encoding each matrix gets, and the container. Shipped ones: mlx-4bit, mlx-4bit-gs32, mlx-8bit,
+    /// mlx-mxfp4, ud-q4, gguf-bf16, gguf-q8_0, gguf-q4_k_m, hf-bf16; anything else is a TOML file. Matrices that the encoding has no
+    /// place for are listed. At the end the logits of what was written are compared with those of the source on a short text.
+    Quantize(QuantizeArgs),
     /// Measures how fast a model runs here
     #[command(subcommand)]
     Bench(Bench),
@@ -380,6 +386,31 @@ pub struct StepArgs {
     /// Adds a line for each width to DIR/ARCH/DATE.csv
     #[arg(long, value_name = "DIR")]
     pub record: Option<PathBuf>,
+    /// Prints one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct QuantizeArgs {
+    /// The checkpoint's directory or .gguf file, or nano for the one inside this program
+    #[arg(value_name = "IN")]
+    pub source: OsString,
+    /// The directory or .gguf file to write, which must not exist
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+    /// A shipped recipe's name, or a TOML file
+    #[arg(long, value_name = "NAME")]
+    pub recipe: String,
+    /// The target whose tokenizer goes into the GGUF file of a drafter
+    #[arg(long, value_name = "MODEL")]
+    pub tokenizer: Option<OsString>,
+    /// Threads [default: one per physical core that it may use]
+    #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Leaves out the comparison with the source
+    #[arg(long)]
+    pub no_check: bool,
     /// Prints one JSON object
     #[arg(long)]
     pub json: bool,

@@ -14,6 +14,7 @@ mod plan;
 mod printer;
 mod progress;
 mod prompt;
+mod quantize;
 mod repl;
 mod run;
 mod score;
@@ -52,6 +53,7 @@ fn perform() -> Outcome {
             inspect::inspect(plan::inspect(args)?)
         }
         Command::Score(args) => score::score(*args, &around, &signals::install()?),
+        Command::Quantize(args) => quantize::quantize(args, &around, &signals::install()?),
         Command::Bench(args::Bench::Step(args)) => {
             signals::install()?;
             bench::step(*args, &around)

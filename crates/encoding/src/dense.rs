@@ -45,6 +45,15 @@ impl FloatType {
         }
     }
 
+    /// What becomes of a value that is stored in this type.
+    pub fn round(self, value: f32) -> f32 {
+        match self {
+            FloatType::F32 => value,
+            FloatType::F16 => f16::from_f32(value).to_f32(),
+            FloatType::BF16 => bf16::from_f32(value).to_f32(),
+        }
+    }
+
     /// Rounds `values` to this type (nearest, ties to even), little endian.
     pub fn encode(self, values: &[f32]) -> Vec<u8> {
         match self {

@@ -51,3 +51,30 @@ pub fn encode_rows(encoding: Encoding, values: &[f32], rows: usize, cols: usize)
     }
     Some(out)
 }
+
+/// As [`encode_rows`], but parameters of affine groups are searched for: those of the range and a few narrower ones, each fitted to
+/// the codes that it gives, compete as they are stored, and the one with the least squared error is taken. With
+/// `importance`, a weight for each column, errors are multiplied with it. Of other encodings it is the same as [`encode_rows`].
+///
+/// # Panics
+/// If there are not `rows * cols` values, or not `cols` weights.
+pub fn quantize_rows(
+    encoding: Encoding,
+    values: &[f32],
+    rows: usize,
+    cols: usize,
+    importance: Option<&[f32]>,
+) -> Option<EncodedRows> {
+    assert!(importance.is_none_or(|weights| weights.len() == cols), "a weight for each of {cols} columns");
+    let Encoding::Affine { bits, group, scale } = encoding else { return encode_rows(encoding, values, rows, cols) };
+    assert_eq!(Some(values.len()), rows.checked_mul(cols), "values of {rows} rows of {cols}");
+    let sizes = encoding.tensor_sizes(&[rows, cols])?;
+    let mut out = EncodedRows {
+        codes: Vec::with_capacity(sizes.codes),
+        scales: Vec::with_capacity(sizes.scales),
+        biases: Vec::with_capacity(sizes.biases),
+        global_scale: None,
+    };
+    affine::search(bits, group, scale, values, importance, &mut out);
+    Some(out)
+}

@@ -19,7 +19,7 @@ mod view;
 pub use affine::unpack_codes;
 pub use codebook::Codebook;
 pub use dense::FloatType;
-pub use encode::{EncodedRows, encode_rows};
+pub use encode::{EncodedRows, encode_rows, quantize_rows};
 pub use ggml::{GgmlType, Sixteenths};
 pub use microscale::{e2m1, e4m3, e8m0};
 pub use rows::{MemoryRows, RowOrder, RowSource, Scratch, SharedBytes};

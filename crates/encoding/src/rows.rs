@@ -63,6 +63,17 @@ impl RowOrder {
             }
         }
     }
+
+    /// Which row is stored as row `stored`: the inverse of [`stored`](Self::stored).
+    pub fn row(self, stored: usize) -> usize {
+        match self {
+            RowOrder::Ascending => stored,
+            RowOrder::Interleaved { head_dim } => {
+                let (head, at, half) = (stored / head_dim, stored % head_dim, head_dim / 2);
+                head * head_dim + at % 2 * half + at / 2
+            }
+        }
+    }
 }
 
 /// A range of bytes that many can share: of a buffer, or of a mapped file.
@@ -181,6 +192,7 @@ mod tests {
         let order = RowOrder::Interleaved { head_dim: 6 };
         let parts = || [stored.clone(), Vec::new(), Vec::new()].map(SharedBytes::from);
         let encoding = Encoding::Dense(FloatType::F16);
+        assert!((0..12).all(|row| order.row(order.stored(row)) == row));
         let rows = MemoryRows::new(encoding, [12, 1], order, parts(), None).unwrap();
         let mut scratch = Scratch::default();
         for range in [0..12, 2..9, 5..6, 12..12] {

@@ -71,6 +71,24 @@ pub enum EngineError {
         /// What was asked for.
         activations: ActivationType,
     },
+    /// A recipe that cannot be followed.
+    #[error("recipe {recipe}: {what}")]
+    Recipe {
+        /// Its name or its file.
+        recipe: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// What a container cannot express.
+    #[error("{label} cannot be stored as {format}: {what}")]
+    Unstorable {
+        /// The checkpoint.
+        label: String,
+        /// The container.
+        format: &'static str,
+        /// What it has no place for.
+        what: String,
+    },
     /// Two models that are to be compared do not share their tokens.
     #[error("{label} and {other} cannot be compared: {what}")]
     Vocabularies {

@@ -110,9 +110,7 @@ pub fn inspect(options: &EngineOptions) -> Result<Report, EngineError> {
     let fields = checkpoint.fields();
     let names = fields.opt_str_list("architectures", 16)?.unwrap_or_default();
     let architecture = names.first().map_or("unnamed", |name| *name).to_string();
-    let part = if fields.opt_str("model_type")? == Some("muse_glimmer_assistant") {
-        let config = DFlashConfig::from_fields(&fields)?;
-        checkpoint.account(&config.v1_tensors())?;
+    let part = if let Some(config) = speculative::drafter(&checkpoint)? {
         Part::Drafter(config)
     } else {
         let config = MuseConfig::from_checkpoint(&checkpoint)?;

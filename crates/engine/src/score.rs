@@ -65,6 +65,17 @@ impl Engine {
             self.check_vocabulary(reference, text, &ids)?;
         }
         let prefix = self.loaded.tokenizer()?.raw_prefix().len();
+        self.score_ids(&ids, prefix, reference, progress)
+    }
+
+    /// The same for ids, of which the first `prefix` stand in front of every window.
+    pub(crate) fn score_ids(
+        &self,
+        ids: &[u32],
+        prefix: usize,
+        reference: Option<&Engine>,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<Option<Score>, EngineError> {
         let (prefix, body) = ids.split_at(prefix.min(ids.len()));
         let mut models = vec![Model::new(&self.loaded)?];
         models.extend(reference.map(|reference| Model::new(&reference.loaded)).transpose()?);

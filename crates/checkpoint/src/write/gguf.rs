@@ -17,6 +17,8 @@ pub enum Value {
     U32(u32),
     /// A float of 32 bits.
     F32(f32),
+    /// A boolean.
+    Bool(bool),
     /// A string.
     Text(String),
     /// An array of booleans.
@@ -108,6 +110,7 @@ impl Value {
         match self {
             Value::U32(n) => out.extend(n.to_le_bytes()),
             Value::F32(x) => out.extend(x.to_le_bytes()),
+            Value::Bool(b) => out.push(u8::from(*b)),
             Value::Text(text) => put_text(out, text),
             Value::Bools(list) => out.extend(list.iter().map(|&b| u8::from(b))),
             Value::U32s(list) => out.extend(list.iter().flat_map(|n| n.to_le_bytes())),
@@ -122,7 +125,7 @@ impl Value {
             Value::U32(_) | Value::U32s(_) => 4,
             Value::I32s(_) => 5,
             Value::F32(_) => 6,
-            Value::Bools(_) => 7,
+            Value::Bool(_) | Value::Bools(_) => 7,
             Value::Text(_) | Value::Texts(_) => 8,
         }
     }

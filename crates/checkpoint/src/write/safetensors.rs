@@ -6,6 +6,10 @@ use glimmer_encoding::{Encoding, FloatType, Sizes};
 use serde_json::{Map, json};
 use std::path::Path;
 
+pub use crate::names::{mlx_lm_name, mlx_vlm_name};
+
+const METADATA: &str = "__metadata__";
+
 /// The header of a file to be.
 #[derive(Debug)]
 pub struct Header {
@@ -30,7 +34,7 @@ pub enum Part {
 impl Default for Header {
     fn default() -> Self {
         let mut entries = Map::new();
-        entries.insert("__metadata__".into(), json!({ "format": "mlx" }));
+        entries.insert(METADATA.into(), json!({ "format": "mlx" }));
         Self { entries, sizes: Vec::new(), end: 0 }
     }
 }
@@ -38,13 +42,10 @@ impl Default for Header {
 impl Header {
     /// Adds a tensor of a module's name, without `.weight`, and says in which parts its bytes are to be written, and how
     /// many bytes each has. `None` where such a tensor cannot be stored in this encoding, or the encoding not here.
-    ///
-    /// An nvfp4 tensor gets a scale for all of it.
     pub fn tensor(&mut self, module: &str, encoding: Encoding, shape: &[usize]) -> Option<Vec<(Part, usize)>> {
         let sizes = encoding.tensor_sizes(shape)?;
         if let Encoding::Dense(float) = encoding {
-            self.entry(format!("{module}.weight"), float_name(float), shape, sizes.codes);
-            return Some(vec![(Part::Weight, sizes.codes)]);
+            return Some(vec![self.dense(format!("{module}.weight"), float, shape)?]);
         }
         let &[rows, cols] = shape else { return None };
         let scale = match encoding {
@@ -62,11 +63,25 @@ impl Header {
             self.entry(format!("{module}.biases"), scale, &groups, biases);
             parts.push((Part::Biases, biases));
         }
-        if encoding == Encoding::NvFp4 {
-            self.entry(format!("{module}.global_scale"), "F32", &[], 4);
-            parts.push((Part::GlobalScale, 4));
-        }
         Some(parts)
+    }
+
+    /// Adds a tensor of floats by its whole name.
+    pub fn dense(&mut self, name: String, float: FloatType, shape: &[usize]) -> Option<(Part, usize)> {
+        let bytes = Encoding::Dense(float).tensor_sizes(shape)?.codes;
+        self.entry(name, float_name(float), shape, bytes);
+        Some((Part::Weight, bytes))
+    }
+
+    /// Adds one scale for all of an nvfp4 tensor, right behind it.
+    pub fn global_scale(&mut self, module: &str) -> (Part, usize) {
+        self.entry(format!("{module}.global_scale"), "F32", &[], 4);
+        (Part::GlobalScale, 4)
+    }
+
+    /// The names of what was added.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str).filter(|name| *name != METADATA)
     }
 
     fn entry(&mut self, name: String, dtype: &str, shape: &[usize], bytes: usize) {

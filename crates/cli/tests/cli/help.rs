@@ -9,6 +9,7 @@ fn help_is_as_reviewed() {
         ("run", &["run", "--help"]),
         ("run_short", &["run", "-h"]),
         ("inspect", &["inspect", "--help"]),
+        ("quantize", &["quantize", "--help"]),
         ("bench_step", &["bench", "step", "--help"]),
         ("pull", &["pull", "--help"]),
         ("list", &["list", "--help"]),

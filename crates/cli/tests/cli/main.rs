@@ -7,6 +7,7 @@ mod golden;
 mod help;
 mod hub;
 mod inspect;
+mod quantize;
 mod refused;
 #[cfg(unix)]
 mod repl;

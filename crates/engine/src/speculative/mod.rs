@@ -103,6 +103,17 @@ pub(crate) fn bind(checkpoint: &Checkpoint, target: &TextConfig, target_label: &
     }
 }
 
+/// The configuration of a drafter by itself, its tensors accounted for; `None` where the checkpoint is something else.
+pub(crate) fn drafter(checkpoint: &Checkpoint) -> Result<Option<DFlashConfig>, EngineError> {
+    let fields = checkpoint.fields();
+    if fields.opt_str("model_type")? != Some("muse_glimmer_assistant") {
+        return Ok(None);
+    }
+    let config = DFlashConfig::from_fields(&fields)?;
+    checkpoint.account(&config.v1_tensors())?;
+    Ok(Some(config))
+}
+
 impl Bound {
     /// Loads the weights; `loaded` is told the bytes read so far.
     pub(crate) fn load<B: Backend>(

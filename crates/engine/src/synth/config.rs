@@ -1,9 +1,10 @@
 //! What stands beside the weights: configurations, metadata, a tokenizer that is none.
 
 use super::{Shape, StoredAs, Synth};
+use crate::gguf::{self, Named};
 use glimmer_checkpoint::tokenizer::{Role, Vocabulary};
-use glimmer_checkpoint::write::gguf::{Header, Value as Meta};
-use glimmer_encoding::{Encoding, FloatType, GgmlType};
+use glimmer_checkpoint::write::gguf::Header;
+use glimmer_encoding::{Encoding, FloatType};
 use glimmer_model::kv_cache::Span;
 use serde_json::{Value, json};
 
@@ -92,7 +93,7 @@ impl Synth {
         vec![
             ("config.json", text(self.target_json())),
             ("generation_config.json", text(generation)),
-            ("tokenizer.json", self.tokenizer_json()),
+            ("tokenizer.json", self.vocabulary().to_json()),
             ("tokenizer_config.json", text(tokenizer)),
         ]
     }
@@ -182,116 +183,38 @@ impl Synth {
         config["quantization_config"] = settings;
     }
 
-    fn tokenizer_json(&self) -> Vec<u8> {
+    fn vocabulary(&self) -> Vocabulary {
         let specials = self.specials();
         let role = |id: usize| match specials.all.iter().any(|(special, _)| *special as usize == id) {
             true => Role::Control,
             false => Role::Ordinary,
         };
         let tokens = self.tokens(self.text_config().vocab_size);
-        let vocabulary = Vocabulary {
+        Vocabulary {
             tokens: tokens.into_iter().enumerate().map(|(id, text)| (text, role(id))).collect(),
             merges: MERGED.map(|(_, left, right)| [left.to_string(), right.to_string()]).to_vec(),
             prefix: Some(specials.bos),
             ignore_merges: false,
-        };
-        vocabulary.to_json()
+        }
     }
 
     /// The header of a GGUF file, without tensors.
     pub(super) fn gguf_metadata(&self) -> Header {
-        let (text, drafter) = (self.text_config(), self.drafter_config());
-        let architecture = if self.drafter { "dflash" } else { "muse-glimmer" };
-        let layers = if self.drafter { drafter.num_hidden_layers } else { text.layers.len() };
-        let kv_heads = if self.drafter { drafter.num_key_value_heads } else { text.num_key_value_heads };
-        let mut header = Header::new(architecture);
-        let StoredAs(encoding) = self.encoding;
-        header.set("general.name", Meta::Text(format!("synthetic-{architecture}-{encoding}")));
-        header.set("general.quantization_version", Meta::U32(2));
-        header.set("general.file_type", Meta::U32(file_type(encoding)));
-        let mut number = |key: &str, n: usize| header.set(format!("{architecture}.{key}"), Meta::U32(n as u32));
-        number("block_count", layers);
-        number("context_length", text.max_position_embeddings);
-        number("embedding_length", text.hidden_size);
-        number("feed_forward_length", text.intermediate_size);
-        number("attention.head_count", text.num_attention_heads);
-        number("attention.head_count_kv", kv_heads);
-        number("attention.key_length", text.head_dim);
-        number("attention.value_length", text.head_dim);
-        number("rope.dimension_count", text.head_dim);
-        number("vocab_size", text.vocab_size);
-        number("attention.sliding_window", drafter.sliding_window);
-        let mut set = |key: &str, value| header.set(format!("{architecture}.{key}"), value);
-        set("attention.layer_norm_rms_epsilon", Meta::F32(text.rms_norm_eps));
-        set("rope.freq_base", Meta::F32(super::THETA as f32));
-        if self.drafter {
-            set("attention.sliding_window_pattern", Meta::Bools(vec![true; layers]));
-            set("block_size", Meta::U32(drafter.block_size as u32));
-            // Layers are tapped at their input there.
-            let inputs = drafter.target_layer_ids.iter().map(|&id| id as u32 + 1).collect();
-            set("target_layers", Meta::U32s(inputs));
-        } else {
-            let sliding = text.layers.iter().map(|layer| layer.span != Span::Full).collect();
-            set("attention.sliding_window_pattern", Meta::Bools(sliding));
-            set("final_logit_softcapping", Meta::F32(text.final_logit_softcapping));
-            set("logit_scale", Meta::F32(text.output_multiplier));
-        }
-        self.gguf_tokenizer(&mut header, text.vocab_size);
+        let (text, StoredAs(body)) = (self.text_config(), self.encoding);
+        let mut header = match self.drafter {
+            true => gguf::drafter(
+                format!("synthetic-dflash-{body}"),
+                body,
+                false,
+                &self.drafter_config(),
+                text.max_position_embeddings,
+                Some(text.vocab_size),
+            ),
+            false => gguf::target(format!("synthetic-muse-glimmer-{body}"), body, false, &text),
+        };
+        let Specials { bos, eos, eot, pad, .. } = self.specials();
+        let named = Named { bos: Some(bos), eos: Some(eos), eot: Some(eot), pad: Some(pad) };
+        gguf::tokenizer(&mut header, Some(self.vocabulary()), named);
         header
-    }
-
-    fn gguf_tokenizer(&self, header: &mut Header, vocab_size: usize) {
-        const NORMAL: i32 = 1;
-        const CONTROL: i32 = 3;
-        let specials = self.specials();
-        let mut types = vec![NORMAL; vocab_size];
-        specials.all.iter().for_each(|(id, _)| types[*id as usize] = CONTROL);
-        let mut set = |key: &str, value| header.set(format!("tokenizer.ggml.{key}"), value);
-        set("model", Meta::Text("gpt2".into()));
-        set("pre", Meta::Text("llama4".into()));
-        set("tokens", Meta::Texts(self.tokens(vocab_size)));
-        set("token_type", Meta::I32s(types));
-        set("merges", Meta::Texts(MERGED.map(|(_, left, right)| format!("{left} {right}")).to_vec()));
-        set("bos_token_id", Meta::U32(specials.bos));
-        set("eos_token_id", Meta::U32(specials.eos));
-        set("eot_token_id", Meta::U32(specials.eot));
-        set("padding_token_id", Meta::U32(specials.pad));
-        if self.drafter {
-            set("mask_token_id", Meta::U32(specials.mask));
-        }
-    }
-}
-
-/// What llama.cpp calls a file of mostly this encoding.
-fn file_type(encoding: Encoding) -> u32 {
-    match encoding {
-        Encoding::Dense(FloatType::F16) => 1,
-        Encoding::Dense(FloatType::BF16) => 32,
-        Encoding::Ggml(kind) => match kind {
-            GgmlType::Q4_0 => 2,
-            GgmlType::Q4_1 => 3,
-            GgmlType::Q8_0 => 7,
-            GgmlType::Q5_0 => 8,
-            GgmlType::Q5_1 => 9,
-            GgmlType::Q2K => 10,
-            GgmlType::Q3K => 11,
-            GgmlType::Q4K => 14,
-            GgmlType::Q5K => 16,
-            GgmlType::Q6K => 18,
-            GgmlType::Iq2Xxs => 19,
-            GgmlType::Iq2Xs => 20,
-            GgmlType::Iq3Xxs => 23,
-            GgmlType::Iq1S => 24,
-            GgmlType::Iq4Nl => 25,
-            GgmlType::Iq3S => 26,
-            GgmlType::Iq2S => 28,
-            GgmlType::Iq4Xs => 30,
-            GgmlType::Iq1M => 31,
-            GgmlType::Tq1_0 => 36,
-            GgmlType::Tq2_0 => 37,
-            GgmlType::MxFp4 => 38,
-            GgmlType::NvFp4 => 39,
-        },
-        _ => 0,
     }
 }

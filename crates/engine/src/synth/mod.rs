@@ -253,7 +253,10 @@ impl Synth {
             let encoding = self.encoding_of(&spec, Container::Directory);
             let fill = self.fill_of(&spec, encoding, false);
             let module = spec.name.strip_suffix(".weight").unwrap_or(&spec.name);
-            let parts = header.tensor(module, encoding, &spec.shape).ok_or_else(|| unstorable(encoding))?;
+            let mut parts = header.tensor(module, encoding, &spec.shape).ok_or_else(|| unstorable(encoding))?;
+            if encoding == Encoding::NvFp4 {
+                parts.push(header.global_scale(module));
+            }
             for (part, bytes) in parts {
                 let (suffix, fill) = match part {
                     Part::Weight => ("weight", fill),

@@ -1,0 +1,48 @@
+//! What the searches of encoders gain over the plain range of a block.
+
+use glimmer_encoding::{Encoding, GgmlType, WeightView, encode_rows};
+
+/// Numbers like weights, nearly normal.
+fn weights(count: usize) -> Vec<f32> {
+    let mut state = 7u32;
+    let mut unit = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..count).map(|_| (unit() + unit() + unit() + unit()) * 0.03).collect()
+}
+
+fn squared(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum()
+}
+
+/// Scales and minimums of 6 bits that reach over the range of each 32.
+fn ranges(values: &[f32], top: f32) -> Vec<f32> {
+    let mut out = Vec::new();
+    for block in values.chunks(256) {
+        let ranges: Vec<(f32, f32)> = block
+            .chunks(32)
+            .map(|sub| sub.iter().fold((0f32, 0f32), |(l, h), &v| (l.min(v), h.max(v))))
+            .map(|(low, high)| ((high - low) / top, -low))
+            .collect();
+        let (scale, min) = ranges.iter().fold((0f32, 0f32), |(s, m), r| (s.max(r.0), m.max(r.1)));
+        for (sub, (own_scale, own_min)) in block.chunks(32).zip(ranges) {
+            let step = (own_scale / scale * 63.0).round() * scale / 63.0;
+            let offset = (own_min / min * 63.0).round() * min / 63.0;
+            out.extend(sub.iter().map(|v| ((v + offset) / step).round().clamp(0.0, top) * step - offset));
+        }
+    }
+    out
+}
+
+#[test]
+fn k_quants_lose_less_than_their_ranges() {
+    let values = weights(256 * 256);
+    for (kind, top) in [(GgmlType::Q4K, 15.0), (GgmlType::Q5K, 31.0)] {
+        let encoded = encode_rows(Encoding::Ggml(kind), &values, 256, 256).unwrap();
+        let back = WeightView::new(Encoding::Ggml(kind), &[256, 256], encoded.parts()).unwrap().to_f32();
+        let share = squared(&values, &back) / squared(&values, &ranges(&values, top));
+        println!("{kind}: {share:.3} of the squared error");
+        assert!(share <= 0.9, "{kind}: {share}");
+    }
+}
