@@ -7,7 +7,7 @@ use std::path::Path;
 fn replay(name: &str, target: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert!(files.len() > 20, "{name}: {} files", files.len());
+    assert!(!files.is_empty(), "{name}: no files");
     files.iter().for_each(|file| target(&fs::read(file).unwrap()));
 }
 
