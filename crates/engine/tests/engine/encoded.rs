@@ -129,7 +129,11 @@ fn directory(from: &str, encoding: Encoding, to: &Path) {
         };
         let cols = info.shape[info.shape.len() - 1];
         let (rows, global) = encoded(encoding, values, cols);
-        for (part, bytes) in header.tensor(module, encoding, &info.shape).unwrap() {
+        let mut parts = header.tensor(module, encoding, &info.shape).unwrap();
+        if encoding == Encoding::NvFp4 {
+            parts.push(header.global_scale(module));
+        }
+        for (part, bytes) in parts {
             let part = match part {
                 Part::Weight => rows.codes.clone(),
                 Part::Scales => rows.scales.clone(),

