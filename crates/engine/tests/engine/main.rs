@@ -15,6 +15,7 @@ mod golden;
 mod mapped;
 #[cfg(target_os = "linux")]
 mod memory;
+mod others;
 mod quantize;
 mod quantized;
 mod real_tokenizer;
