@@ -32,14 +32,7 @@ impl EncodedRows {
 /// # Panics
 /// If there are not `rows * cols` values.
 pub fn encode_rows(encoding: Encoding, values: &[f32], rows: usize, cols: usize) -> Option<EncodedRows> {
-    assert_eq!(Some(values.len()), rows.checked_mul(cols), "values of {rows} rows of {cols}");
-    let sizes = encoding.tensor_sizes(&[rows, cols])?;
-    let mut out = EncodedRows {
-        codes: Vec::with_capacity(sizes.codes),
-        scales: Vec::with_capacity(sizes.scales),
-        biases: Vec::with_capacity(sizes.biases),
-        global_scale: None,
-    };
+    let mut out = room(encoding, values, rows, cols)?;
     // Groups divide rows, so the rows are one long one.
     match encoding {
         Encoding::Dense(float) => out.codes = float.encode(values),
@@ -50,6 +43,18 @@ pub fn encode_rows(encoding: Encoding, values: &[f32], rows: usize, cols: usize)
         Encoding::Ggml(kind) => kind.encode(values, &mut out.codes)?,
     }
     Some(out)
+}
+
+/// Room for so many rows; `None` where they cannot be stored so.
+fn room(encoding: Encoding, values: &[f32], rows: usize, cols: usize) -> Option<EncodedRows> {
+    assert_eq!(Some(values.len()), rows.checked_mul(cols), "values of {rows} rows of {cols}");
+    let sizes = encoding.tensor_sizes(&[rows, cols])?;
+    Some(EncodedRows {
+        codes: Vec::with_capacity(sizes.codes),
+        scales: Vec::with_capacity(sizes.scales),
+        biases: Vec::with_capacity(sizes.biases),
+        global_scale: None,
+    })
 }
 
 /// As [`encode_rows`], but parameters of affine groups are searched for: those of the range and a few narrower ones, each fitted to
@@ -67,14 +72,7 @@ pub fn quantize_rows(
 ) -> Option<EncodedRows> {
     assert!(importance.is_none_or(|weights| weights.len() == cols), "a weight for each of {cols} columns");
     let Encoding::Affine { bits, group, scale } = encoding else { return encode_rows(encoding, values, rows, cols) };
-    assert_eq!(Some(values.len()), rows.checked_mul(cols), "values of {rows} rows of {cols}");
-    let sizes = encoding.tensor_sizes(&[rows, cols])?;
-    let mut out = EncodedRows {
-        codes: Vec::with_capacity(sizes.codes),
-        scales: Vec::with_capacity(sizes.scales),
-        biases: Vec::with_capacity(sizes.biases),
-        global_scale: None,
-    };
+    let mut out = room(encoding, values, rows, cols)?;
     affine::search(bits, group, scale, values, importance, &mut out);
     Some(out)
 }
