@@ -5,6 +5,8 @@
 
 use std::fmt;
 use std::str::FromStr;
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
 
 /// The instruction sets that kernels exist for, from the slowest to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +50,23 @@ impl Isa {
     pub fn best() -> Isa {
         Self::available().into_iter().max().unwrap_or(Isa::Scalar)
     }
+}
+
+/// Whether this machine finds a stream that is read once, by one row, sooner than it can be asked for: then asking only
+/// takes the places of loads.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn finds_streams() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let vendor = std::arch::x86_64::__cpuid(0);
+        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes) == [*b"Auth", *b"enti", *b"cAMD"]
+    })
+}
+
+/// Not known of others.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn finds_streams() -> bool {
+    false
 }
 
 impl fmt::Display for Isa {

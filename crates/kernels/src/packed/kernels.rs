@@ -114,8 +114,8 @@ struct Ahead(Option<*const u8>);
 
 impl Ahead {
     #[inline(always)]
-    fn of(block: &[u8], part: usize) -> Self {
-        Self((part == 0).then(|| block.as_ptr().wrapping_add(4 * block.len())))
+    fn of(product: &TileProduct<'_>, block: &[u8], part: usize) -> Self {
+        Self((part == 0 && product.ask).then(|| block.as_ptr().wrapping_add(4 * block.len())))
     }
 
     /// Asks for one of `shares` shares of an eighth of a block of so many bytes.
@@ -213,7 +213,7 @@ fn k_quant<T: Tile, R: Read>(t: T, product: &TileProduct<'_>, out: &mut [[f32; T
             ];
             let (d, dmin) = (t.halves(floats(header, 0), part), t.halves(floats(header, 2 * TILE_ROWS), part));
             let xs = &product.x.of_rows(number)[product.rows.clone()];
-            let mut ahead = Ahead::of(block, part);
+            let mut ahead = Ahead::of(product, block, part);
             by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y, N| k_rows::<T, R, N>(
                 t,
                 ahead,
@@ -289,7 +289,7 @@ fn sixteenths<T: Tile, R: Read, const MINS: bool>(t: T, product: &TileProduct<'_
             }
             let (d, dmin) = (t.halves(floats(header, 0), part), t.halves(floats(header, 2 * TILE_ROWS), part));
             let xs = &product.x.of_rows(number)[product.rows.clone()];
-            let mut ahead = Ahead::of(block, part);
+            let mut ahead = Ahead::of(product, block, part);
             by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y, N| sixteenths_rows::<T, R, MINS, N>(
                 t,
                 ahead,
@@ -448,7 +448,7 @@ fn grouped<T: Tile, R: Read, G: Group>(t: T, product: &TileProduct<'_>, out: &mu
                 *beside = G::beside(t, brain, header, g, part);
             }
             let xs = &product.x.of_rows(number)[product.rows.clone()];
-            let mut ahead = Ahead::of(block, part);
+            let mut ahead = Ahead::of(product, block, part);
             by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y, N| grouped_rows::<T, R, G, N>(t, ahead, lines, &beside, part, x, y));
         }
     }

@@ -19,6 +19,7 @@ pub(crate) use activations::round;
 pub(crate) use kernels::product;
 
 use crate::dispatch::Kernels;
+use crate::isa::finds_streams;
 use crate::pool::{Pool, Shared};
 use activations::Rounded;
 use layout::Kind;
@@ -40,6 +41,8 @@ pub(crate) struct TileProduct<'a> {
     pub x: &'a Activations,
     /// The rows of them.
     pub rows: Range<usize>,
+    /// Whether memory is asked for what comes next.
+    pub ask: bool,
 }
 
 /// A product to be made: the weight (outs, k), and where it goes (rows, outs).
@@ -66,6 +69,7 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
         parts.push((claims, *weight, Shared::new(out)));
         claims += weight.tiles().div_ceil(TOGETHER);
     }
+    let ask = rows > 1 || !finds_streams();
     let panel = (PANEL / size_of::<Rounded>() / x.blocks().max(1) / 8 * 8).clamp(32, 128);
     pool.run(rows.div_ceil(panel) * claims, &|task| {
         let (panel, claim) = (task / claims * panel..rows.min((task / claims + 1) * panel), task % claims);
@@ -77,7 +81,7 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
         for tile in tiles {
             sums.clear();
             sums.resize(panel.len(), [0f32; TILE_ROWS]);
-            let product = TileProduct { kind: weight.kind(), blocks: weight.tile(tile), x, rows: panel.clone() };
+            let product = TileProduct { kind: weight.kind(), blocks: weight.tile(tile), x, rows: panel.clone(), ask };
             kernels.packed(&product, &mut sums);
             let columns = tile * TILE_ROWS..outs.min((tile + 1) * TILE_ROWS);
             for (row, sums) in panel.clone().zip(&sums) {
