@@ -356,6 +356,13 @@ impl Backend for CpuBackend {
         x
     }
 
+    fn dynamic_conv(&self, x: &Tensor, base: &Vec<f32>, dynamic: &Tensor, side: usize) -> Tensor {
+        assert_eq!(x.rows, dynamic.rows, "a kernel for each row");
+        let mut out = self.unwritten(x.rows, x.cols);
+        rows::dynamic_conv(&self.pool, &x.data, x.cols, base, &dynamic.data, side, &mut out.data);
+        out
+    }
+
     fn kv_write(&self, store: &mut KvStore, position: usize, k: &Tensor, v: &Tensor) {
         attention::store_keys(store.layout, store.keys.data_mut(), position, &k.data);
         attention::store_values(store.layout, store.values.data_mut(), position, &v.data);

@@ -46,11 +46,11 @@ fn some(tensors: Vec<TensorInfo>, source: &Source, table: &str) -> Result<Vec<Te
     Ok(tensors)
 }
 
-/// How names become canonical ones: targets have other names in the checkpoints of other programs, drafters have not.
+/// How names become canonical ones.
 fn naming(config: &Fields<'_>) -> Result<fn(&str) -> String, Error> {
     Ok(match config.opt_str("model_type")? {
         Some("muse_glimmer" | "muse_glimmer_text") => names::canonical,
-        _ => |name| name.into(),
+        _ => names::drafter,
     })
 }
 

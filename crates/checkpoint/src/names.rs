@@ -25,6 +25,15 @@ pub(crate) fn canonical(name: &str) -> String {
     }
 }
 
+/// The canonical name of a drafter's tensor: its codebooks are tables of embeddings to those who quantize them, and named like
+/// such then.
+pub(crate) fn drafter(name: &str) -> String {
+    match name.strip_suffix(".weight") {
+        Some(codebook) if codebook.ends_with("_codebook") => codebook.into(),
+        _ => name.into(),
+    }
+}
+
 /// The name that mlx-vlm gives to a target's tensor or module, by its canonical one. mlx-lm reads files with these names as
 /// well, and leaves out what belongs to images; with the canonical ones it would not.
 pub fn mlx_vlm_name(name: &str) -> String {
@@ -46,7 +55,7 @@ pub fn mlx_lm_name(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{canonical, mlx_lm_name, mlx_vlm_name};
+    use super::{canonical, drafter, mlx_lm_name, mlx_vlm_name};
 
     #[test]
     fn names_lead_there_and_back() {
@@ -61,6 +70,18 @@ mod tests {
         );
         assert_eq!(mlx_vlm_name("lm_head"), "language_model.lm_head");
         assert_eq!(mlx_lm_name("model.language_model.embed_tokens"), "model.embed_tokens");
+    }
+
+    #[test]
+    fn codebooks_are_bare() {
+        for (name, expected) in [
+            ("candidate_selector.successor_codebook.weight", "candidate_selector.successor_codebook"),
+            ("candidate_selector.successor_codebook", "candidate_selector.successor_codebook"),
+            ("candidate_selector.hidden_projection.weight", "candidate_selector.hidden_projection.weight"),
+            ("fc.weight", "fc.weight"),
+        ] {
+            assert_eq!(drafter(name), expected);
+        }
     }
 
     #[test]

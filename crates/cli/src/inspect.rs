@@ -66,6 +66,12 @@ fn table(report: &Report, available: Option<u64>) -> String {
             row("hidden size", format!("{}, MLP {}", config.hidden_size, config.intermediate_size));
             let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
             row("heads", format!("{heads} for queries, {kv_heads} for keys and values, of {}", config.head_dim));
+            if let Some(dflash2) = &config.dflash2 {
+                let (taps, group) = (dflash2.conv_kernel_size, dflash2.conv_group_size);
+                row("convolutions", format!("of {taps} rows, groups of {group} channels"));
+                let (top_k, rank) = (dflash2.selector_top_k, dflash2.selector_rank);
+                row("selector", format!("among {top_k} candidates, codes of {rank}"));
+            }
         }
         Part::Target { text, tokenizer, chat_template, weight_bytes, cache, cache_types, drafter, drafter_bytes } => {
             row("part", "target".into());
@@ -145,6 +151,14 @@ fn to_json(report: &Report, available: Option<u64>) -> Value {
             "num_key_value_heads": config.num_key_value_heads,
             "head_dim": config.head_dim,
         });
+        if let Some(dflash2) = &config.dflash2 {
+            all["drafter_config"]["dflash2"] = json!({
+                "conv_kernel_size": dflash2.conv_kernel_size,
+                "conv_group_size": dflash2.conv_group_size,
+                "selector_rank": dflash2.selector_rank,
+                "selector_top_k": dflash2.selector_top_k,
+            });
+        }
     }
     if let Part::Target { text, tokenizer, chat_template, weight_bytes, cache, cache_types, drafter, drafter_bytes } =
         &report.part

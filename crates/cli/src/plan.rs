@@ -303,7 +303,7 @@ fn framing(prompt: &PromptArgs, output: &OutputArgs, target: &Source) -> Outcome
         |flag: &str| Err(Failure::Usage(format!("{flag} needs --chat, as nano continues plain text by default")));
     let raw = prompt.raw || prompt.prompt_ids.is_some();
     match (raw, target) {
-        (false, Source::Path(_) | Source::Repository(_) | Source::Snapshot { .. }) => {
+        (false, Source::Path(_) | Source::Repository(_) | Source::Snapshot { .. } | Source::NanoDrafter(_)) => {
             match (&prompt.system, &prompt.effort, &output.show_reasoning) {
                 (None, None, None) => Ok(Framing::ByTemplate),
                 _ => Ok(Framing::Chat),

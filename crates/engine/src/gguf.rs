@@ -35,7 +35,7 @@ pub fn target(name: String, body: Encoding, mixed: bool, text: &TextConfig) -> H
     header
 }
 
-/// The metadata of a DFlash v1 drafter for a target with so many positions and tokens.
+/// The metadata of a DFlash drafter for a target with so many positions and tokens.
 pub fn drafter(
     name: String,
     body: Encoding,
@@ -64,6 +64,15 @@ pub fn drafter(
     set("block_size", Value::U32(config.block_size as u32));
     // Layers are tapped at their input there.
     set("target_layers", Value::U32s(config.target_layer_ids.iter().map(|&id| id as u32 + 1).collect()));
+    if let Some(dflash2) = &config.dflash2 {
+        let mut number = |key: &str, n: usize| set(key, Value::U32(n as u32));
+        number("conv_kernel_size", dflash2.conv_kernel_size);
+        number("conv_group_size", dflash2.conv_group_size);
+        number("selector_rank", dflash2.selector_rank);
+        number("selector_top_k", dflash2.selector_top_k);
+        set("logit_scale", Value::F32(dflash2.output_multiplier));
+        set("final_logit_softcapping", Value::F32(dflash2.final_logit_softcapping));
+    }
     header.set("tokenizer.ggml.mask_token_id", Value::U32(config.mask_token_id));
     header
 }

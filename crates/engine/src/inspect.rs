@@ -194,9 +194,10 @@ fn multiplied(checkpoint: &Checkpoint) -> impl Iterator<Item = &TensorInfo> {
     checkpoint.tensors().iter().filter(|tensor| is_multiplied(tensor))
 }
 
-/// All are but the table of embeddings, whose rows are looked up as they are stored.
+/// All are but tables, whose rows are looked up as they are stored: embeddings, and a drafter's codebooks.
 fn is_multiplied(tensor: &TensorInfo) -> bool {
-    tensor.shape.len() == 2 && !VisionConfig::is_vision(&tensor.name) && !tensor.name.contains(".embed_tokens.")
+    let is_table = tensor.name.contains(".embed_tokens.") || tensor.name.ends_with("_codebook");
+    tensor.shape.len() == 2 && !VisionConfig::is_vision(&tensor.name) && !is_table
 }
 
 /// What reading and multiplying them takes.

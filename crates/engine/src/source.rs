@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 pub enum Source {
     /// The embedded nano pair's part of that kind.
     Nano,
+    /// A drafter that is embedded beside it, by its own name.
+    NanoDrafter(NanoDrafter),
     /// A checkpoint on disk.
     Path(PathBuf),
     /// A model of the hub, which is [obtained](Self::obtain) before it can be opened.
@@ -23,6 +25,15 @@ pub enum Source {
         /// Where it is.
         path: PathBuf,
     },
+}
+
+/// An embedded drafter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NanoDrafter {
+    /// DFlash v1, which is the pair's own.
+    Assistant,
+    /// DFlash 2.
+    DFlash2,
 }
 
 /// The name of the embedded pair.
@@ -38,14 +49,36 @@ const TARGET: &[(&str, &[u8])] = nano!("target":
     "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
     "chat_template.jinja");
 const ASSISTANT: &[(&str, &[u8])] = nano!("assistant": "config.json", "model.safetensors");
+const DFLASH2: &[(&str, &[u8])] = nano!("dflash2": "config.json", "model.safetensors");
+
+impl NanoDrafter {
+    const ALL: [NanoDrafter; 2] = [NanoDrafter::Assistant, NanoDrafter::DFlash2];
+
+    fn name(self) -> &'static str {
+        match self {
+            NanoDrafter::Assistant => "nano-assistant",
+            NanoDrafter::DFlash2 => "nano-dflash2",
+        }
+    }
+
+    fn open(self) -> Result<Checkpoint, Error> {
+        let files = match self {
+            NanoDrafter::Assistant => ASSISTANT,
+            NanoDrafter::DFlash2 => DFLASH2,
+        };
+        Checkpoint::embedded(self.name(), files)
+    }
+}
 
 impl Source {
-    /// What a name stands for. `nano` is the pair of this program unless there is a checkpoint of that name; `org/repo`, with a
-    /// revision or a quantization or without, is a model of the hub unless `exists` knows such a path; all else is a path.
+    /// What a name stands for. `nano` is the pair of this program unless there is a checkpoint of that name, `nano-assistant` and
+    /// `nano-dflash2` are its drafters; `org/repo`, with a revision or a quantization or without, is a model of the hub unless `exists` knows such a path; all else is a path.
     pub fn named(name: &OsStr, exists: impl Fn(&Path) -> bool) -> Source {
         let path = Path::new(name);
-        if name == NANO && !exists(&path.join("config.json")) {
-            return Source::Nano;
+        let drafters = NanoDrafter::ALL.map(|drafter| (drafter.name(), Source::NanoDrafter(drafter)));
+        let embedded = drafters.into_iter().chain([(NANO, Source::Nano)]).find(|(known, _)| name == *known);
+        if let Some((_, source)) = embedded.filter(|_| !exists(&path.join("config.json"))) {
+            return source;
         }
         match name.to_str().and_then(Repository::parse) {
             Some(repository) if !exists(path) => Source::Repository(repository),
@@ -67,7 +100,7 @@ impl Source {
     pub(crate) fn pair(&self) -> Result<Option<Pair>, EngineError> {
         match self {
             Source::Path(path) | Source::Snapshot { path, .. } => Ok(Pair::read(path)?),
-            Source::Nano | Source::Repository(_) => Ok(None),
+            Source::Nano | Source::NanoDrafter(_) | Source::Repository(_) => Ok(None),
         }
     }
 
@@ -84,17 +117,18 @@ impl Source {
 
     /// Opens a target.
     pub fn open_target(&self) -> Result<Checkpoint, EngineError> {
-        self.open(NANO, TARGET)
+        self.open(|| Checkpoint::embedded(NANO, TARGET))
     }
 
     /// Opens a drafter.
     pub fn open_drafter(&self) -> Result<Checkpoint, EngineError> {
-        self.open("nano-assistant", ASSISTANT)
+        self.open(|| NanoDrafter::Assistant.open())
     }
 
-    fn open(&self, label: &str, files: &[(&'static str, &'static [u8])]) -> Result<Checkpoint, EngineError> {
+    fn open(&self, nano: impl FnOnce() -> Result<Checkpoint, Error>) -> Result<Checkpoint, EngineError> {
         Ok(match self {
-            Source::Nano => Checkpoint::embedded(label, files)?,
+            Source::Nano => nano()?,
+            Source::NanoDrafter(drafter) => drafter.open()?,
             Source::Path(path) => glimmer_checkpoint::open(path)?,
             Source::Snapshot { name, path } => glimmer_checkpoint::open(path)?.labelled(name),
             Source::Repository(name) => return Err(Error::NotFound { path: name.to_string() }.into()),
@@ -106,6 +140,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::Nano => f.write_str(NANO),
+            Source::NanoDrafter(drafter) => f.write_str(drafter.name()),
             Source::Path(path) => path.display().fmt(f),
             Source::Repository(name) => name.fmt(f),
             Source::Snapshot { name, .. } => name.fmt(f),

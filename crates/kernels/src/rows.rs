@@ -162,3 +162,32 @@ pub fn swiglu(
 pub fn softcap(kernels: &Kernels, pool: &Pool, x: &mut [f32], cols: usize, multiplier: f32, cap: f32) {
     for_each_row(pool, x, cols, |_, x| kernels.softcap_row(x, multiplier, cap));
 }
+
+/// A convolution along the rows of `x` (rows, cols) whose kernel each row brings: out\[i, c\] is the sum over taps t, ascending, of
+/// (base\[t, c\] + dynamic\[i, t, c / group\]) * x\[i - t, c\]; there is nothing before the first row. `base` (2, taps, cols) and
+/// `dynamic` (rows, 2, taps, cols / group) hold two kernels, of which `side` says which.
+///
+/// Products and sums are rounded one by one, which needs no instruction set to come out the same.
+pub fn dynamic_conv(pool: &Pool, x: &[f32], cols: usize, base: &[f32], dynamic: &[f32], side: usize, out: &mut [f32]) {
+    let rows = count(x, cols);
+    let taps = count(base, 2 * cols);
+    let groups = if rows == 0 { 1 } else { dynamic.len() / (2 * taps * rows) };
+    assert!(
+        side < 2 && dynamic.len() == rows * 2 * taps * groups && cols.is_multiple_of(groups) && x.len() == out.len()
+    );
+    let (base, group) = (&base[side * taps * cols..][..taps * cols], cols / groups);
+    for_each_row(pool, out, cols, |row, out| {
+        out.fill(0.0);
+        let dynamic = &dynamic[(2 * row + side) * taps * groups..][..taps * groups];
+        for tap in 0..taps.min(row + 1) {
+            let (x, base) = (&x[(row - tap) * cols..][..cols], &base[tap * cols..][..cols]);
+            let dynamic = &dynamic[tap * groups..][..groups];
+            let inputs = x.chunks_exact(group).zip(base.chunks_exact(group)).zip(dynamic);
+            for (out, ((x, base), &dynamic)) in out.chunks_exact_mut(group).zip(inputs) {
+                for ((out, x), base) in out.iter_mut().zip(x).zip(base) {
+                    *out += (base + dynamic) * x;
+                }
+            }
+        }
+    });
+}

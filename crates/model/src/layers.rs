@@ -7,18 +7,29 @@ use std::sync::{Mutex, PoisonError};
 
 /// Loads a weight matrix (outs, inputs).
 pub fn weight<B: Backend>(backend: &B, at: &Cursor<'_>, outs: usize, inputs: usize) -> Result<B::Weight, ModelError> {
-    backend.load_weight(&at.rows("weight", [outs, inputs])?).map_err(|error| failed(at, error))
+    backend.load_weight(&at.rows("weight", [outs, inputs])?).map_err(|error| failed(at, "weight", error))
 }
 
 /// Loads a table of embeddings (vocab, hidden).
 pub fn table<B: Backend>(backend: &B, at: &Cursor<'_>, rows: usize, cols: usize) -> Result<B::Table, ModelError> {
-    backend.load_table(&at.rows("weight", [rows, cols])?).map_err(|error| failed(at, error))
+    bare_table(backend, at, "weight", rows, cols)
 }
 
-fn failed(at: &Cursor<'_>, error: LoadError<Error>) -> ModelError {
+/// Loads a table called `name` (rows, cols).
+pub fn bare_table<B: Backend>(
+    backend: &B,
+    at: &Cursor<'_>,
+    name: &str,
+    rows: usize,
+    cols: usize,
+) -> Result<B::Table, ModelError> {
+    backend.load_table(&at.rows(name, [rows, cols])?).map_err(|error| failed(at, name, error))
+}
+
+fn failed(at: &Cursor<'_>, name: &str, error: LoadError<Error>) -> ModelError {
     match error {
         LoadError::Source(error) => error.into(),
-        LoadError::Backend(cause) => ModelError::Backend { what: at.describe("weight"), cause },
+        LoadError::Backend(cause) => ModelError::Backend { what: at.describe(name), cause },
     }
 }
 
@@ -34,20 +45,23 @@ pub fn counted<'a>(loaded: &'a mut (dyn FnMut(u64) + Send)) -> impl Fn(u64) + Sy
 
 /// Loads a norm's weight as it is.
 pub fn norm<B: Backend>(backend: &B, at: &Cursor<'_>, len: usize) -> Result<B::Vector, ModelError> {
-    Ok(backend.load_vector(vector(at, len)?))
+    Ok(backend.load_vector(vector(at, "weight", &[len])?))
 }
 
 /// Loads a zero-centred norm's weight w as 1 + w, in f32.
 pub fn centred_norm<B: Backend>(backend: &B, at: &Cursor<'_>, len: usize) -> Result<B::Vector, ModelError> {
-    Ok(backend.load_vector(vector(at, len)?.into_iter().map(|w| 1.0 + w).collect()))
+    Ok(backend.load_vector(vector(at, "weight", &[len])?.into_iter().map(|w| 1.0 + w).collect()))
 }
 
-fn vector(at: &Cursor<'_>, len: usize) -> Result<Vec<f32>, ModelError> {
-    let values = at.read("weight", &[len])?.view().to_f32();
+/// The elements of the tensor called `name`, which are finite.
+pub fn vector(at: &Cursor<'_>, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+    let values = at.read(name, shape)?.view().to_f32();
     match values.iter().position(|x| !x.is_finite()) {
         None => Ok(values),
-        Some(col) => {
-            Err(ModelError::Backend { what: at.describe("weight"), cause: BackendError::NonFinite { row: 0, col } })
+        Some(at_element) => {
+            let cols = shape.last().map_or(1, |&cols| cols.max(1));
+            let cause = BackendError::NonFinite { row: at_element / cols, col: at_element % cols };
+            Err(ModelError::Backend { what: at.describe(name), cause })
         }
     }
 }
@@ -71,8 +85,17 @@ impl<B: Backend> Mlp<B> {
 
     /// The norm of x (rows, hidden) to (rows, hidden).
     pub fn forward(&self, b: &B, x: &B::Tensor, norm: &B::Vector, eps: f32) -> B::Tensor {
-        // (rows, intermediate) each
-        let [gate, up] = b.norm_linears(x, Some(norm), eps, [&self.gate_proj, &self.up_proj]);
-        b.swiglu_linear(gate, &up, &self.down_proj)
+        let [gate, up] = b.norm_linears(x, Some(norm), eps, self.inputs());
+        self.output(b, gate, &up)
+    }
+
+    /// What the input is multiplied with, to gate and up (rows, intermediate).
+    pub fn inputs(&self) -> [&B::Weight; 2] {
+        [&self.gate_proj, &self.up_proj]
+    }
+
+    /// Gate and up to (rows, hidden).
+    pub fn output(&self, b: &B, gate: B::Tensor, up: &B::Tensor) -> B::Tensor {
+        b.swiglu_linear(gate, up, &self.down_proj)
     }
 }

@@ -17,10 +17,27 @@ pub enum Site {
     PostAttentionNorm(usize),
     /// A layer's MLP after `down_proj`, before its post norm.
     MlpOut(usize),
+    /// A sub-layer's input after its norm, where a convolution follows.
+    ConvNorm(Sublayer, usize),
+    /// The kernels of the convolutions around a sub-layer, of every row.
+    ConvKernels(Sublayer, usize),
+    /// A sub-layer's input after the convolution before it.
+    ConvBefore(Sublayer, usize),
+    /// A sub-layer's output after the convolution behind it.
+    ConvBehind(Sublayer, usize),
     /// The residual stream after a layer.
     Layer(usize),
     /// After the final norm.
     FinalNorm,
+}
+
+/// A part of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sublayer {
+    /// Attention.
+    Attention,
+    /// The MLP.
+    Mlp,
 }
 
 /// Sees tensors as a forward pass makes them.

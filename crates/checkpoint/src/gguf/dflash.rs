@@ -3,7 +3,7 @@
 //! Unlike the target's, their norms and the rows of their queries and keys are stored as they are.
 
 use super::File;
-use super::names::DRAFTER;
+use super::names::{DRAFTER, DRAFTER2};
 use crate::error::Error;
 use crate::tensor::TensorInfo;
 use serde_json::{Map, Value, json};
@@ -16,15 +16,15 @@ pub(super) fn translate(
     file: &File<'_>,
     tensors: Vec<TensorInfo>,
 ) -> Result<(Map<String, Value>, Vec<TensorInfo>), Error> {
-    for key in ["conv_kernel_size", "selector_rank"].map(|key| format!("{PREFIX}{key}")) {
-        if file.metadata.get(&key).is_some() {
-            let what = format!("field `{key}`: DFlash 2 drafters cannot be read from GGUF by this version yet");
-            return Err(Error::Unsupported { file: file.name.into(), what });
-        }
-    }
+    // What only DFlash 2 has: a selector.
+    let second = file.metadata.get(&format!("{PREFIX}selector_rank")).is_some();
+    let (names, architecture, model_type) = match second {
+        true => (DRAFTER2, "DFlash2DraftModel", "qwen3"),
+        false => (DRAFTER, "MuseGlimmerAssistantModel", "muse_glimmer_assistant"),
+    };
     let mut config = Map::new();
-    config.insert("architectures".into(), json!(["MuseGlimmerAssistantModel"]));
-    config.insert("model_type".into(), "muse_glimmer_assistant".into());
+    config.insert("architectures".into(), json!([architecture]));
+    config.insert("model_type".into(), model_type.into());
     file.copy(
         PREFIX,
         &mut config,
@@ -42,8 +42,17 @@ pub(super) fn translate(
             ("block_size", "block_size"),
             ("logit_scale", "output_multiplier"),
             ("final_logit_softcapping", "final_logit_softcapping"),
+            ("conv_kernel_size", "conv_kernel_size"),
+            ("conv_group_size", "conv_group_size"),
+            ("selector_rank", "selector_rank"),
+            ("selector_top_k", "selector_top_k"),
         ],
     )?;
+    if let Some(table) = tensors.iter().find(|t| t.name == "selector_predecessor.weight")
+        && !config.contains_key("vocab_size")
+    {
+        config.insert("vocab_size".into(), table.shape[0].into());
+    }
     file.copy("tokenizer.ggml.", &mut config, &[("mask_token_id", "mask_token_id")])?;
     if let Some(causal) = file.metadata.opt_bool(&format!("{PREFIX}attention.causal"))? {
         config.insert("is_causal".into(), causal.into());
@@ -65,7 +74,7 @@ pub(super) fn translate(
     }
     // What is unknown keeps its name, so that accounting for the tensors finds it.
     let rename = |mut info: TensorInfo| {
-        if let Some(name) = DRAFTER.canonical(&info.name) {
+        if let Some(name) = names.canonical(&info.name) {
             info.name = name;
         }
         info

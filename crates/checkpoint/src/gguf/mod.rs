@@ -193,11 +193,16 @@ fn number(value: f32) -> Option<Value> {
     Number::from_f64(value.into()).map(Value::Number)
 }
 
-/// The layer and the rest of a name that begins with `blk.`, without `.weight`.
-fn block(name: &str) -> Option<(&str, &str)> {
+/// The layer and the rest of a name that begins with `blk.`.
+fn layer(name: &str) -> Option<(&str, &str)> {
     let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     let plain =
         !layer.is_empty() && layer.bytes().all(|b| b.is_ascii_digit()) && (layer == "0" || !layer.starts_with('0'));
-    plain.then_some(())?;
+    plain.then_some((layer, rest))
+}
+
+/// The same without `.weight`.
+fn block(name: &str) -> Option<(&str, &str)> {
+    let (layer, rest) = layer(name)?;
     Some((layer, rest.strip_suffix(".weight")?))
 }

@@ -76,6 +76,8 @@ pub(super) struct Names {
     layers: &'static str,
     /// Parts of a layer; those that all architectures share are [`MATRICES`].
     parts: &'static [(&'static str, &'static str)],
+    /// Parts of a layer whose names do not end in `.weight`.
+    bare: &'static [(&'static str, &'static str)],
 }
 
 const MATRICES: [(&str, &str); 8] = [
@@ -103,6 +105,7 @@ pub(super) const TARGET: Names = Names {
         ("ffn_norm", "pre_feedforward_layernorm"),
         ("post_ffw_norm", "post_feedforward_layernorm"),
     ],
+    bare: &[],
 };
 
 /// A DFlash v1 drafter's, which has no gate; one that is there is found when the tensors are accounted for.
@@ -119,6 +122,29 @@ pub(super) const DRAFTER: Names = Names {
         ("attn_q_norm", "self_attn.q_norm"),
         ("attn_k_norm", "self_attn.k_norm"),
     ],
+    bare: &[],
+};
+
+/// A DFlash 2 drafter's.
+pub(super) const DRAFTER2: Names = Names {
+    singles: &[
+        ("fc.weight", "fc.weight"),
+        ("enc.output_norm.weight", "hidden_norm.weight"),
+        ("output_norm.weight", "norm.weight"),
+        ("selector_predecessor.weight", "candidate_selector.predecessor_codebook"),
+        ("selector_successor.weight", "candidate_selector.successor_codebook"),
+        ("selector_hidden.weight", "candidate_selector.hidden_projection.weight"),
+    ],
+    layers: "layers.",
+    parts: &[
+        ("attn_norm", "input_layernorm"),
+        ("ffn_norm", "post_attention_layernorm"),
+        ("attn_q_norm", "self_attn.q_norm"),
+        ("attn_k_norm", "self_attn.k_norm"),
+        ("attn_conv_proj", "attention_conv.kernel_projection"),
+        ("ffn_conv_proj", "mlp_conv.kernel_projection"),
+    ],
+    bare: &[("attn_conv_base", "attention_conv.base_kernel"), ("ffn_conv_base", "mlp_conv.base_kernel")],
 };
 
 impl Names {
@@ -127,7 +153,11 @@ impl Names {
         if let Some((_, single)) = self.singles.iter().find(|(here, _)| *here == name) {
             return Some((*single).into());
         }
-        let (layer, part) = super::block(name)?;
+        let (layer, part) = super::layer(name)?;
+        if let Some((_, part)) = self.bare.iter().find(|(here, _)| *here == part) {
+            return Some(format!("{}{layer}.{part}", self.layers));
+        }
+        let part = part.strip_suffix(".weight")?;
         let (_, part) = MATRICES.iter().chain(self.parts).find(|(here, _)| *here == part)?;
         Some(format!("{}{layer}.{part}.weight", self.layers))
     }
@@ -138,6 +168,9 @@ impl Names {
             return Some((*single).into());
         }
         let (layer, part) = name.strip_prefix(self.layers)?.split_once('.')?;
+        if let Some((part, _)) = self.bare.iter().find(|(_, there)| *there == part) {
+            return Some(format!("blk.{layer}.{part}"));
+        }
         let part = part.strip_suffix(".weight")?;
         let (part, _) = MATRICES.iter().chain(self.parts).find(|(_, there)| *there == part)?;
         Some(format!("blk.{layer}.{part}.weight"))
@@ -149,9 +182,9 @@ pub fn target_name(name: &str) -> Option<String> {
     TARGET.stored(name)
 }
 
-/// The same for a DFlash v1 drafter's.
+/// The same for a DFlash drafter's, of which no name means different things in the two versions.
 pub fn drafter_name(name: &str) -> Option<String> {
-    DRAFTER.stored(name)
+    DRAFTER.stored(name).or_else(|| DRAFTER2.stored(name))
 }
 
 #[cfg(test)]
@@ -160,15 +193,26 @@ mod tests {
 
     #[test]
     fn names_lead_there_and_back() {
-        for names in [TARGET, DRAFTER] {
+        for names in [TARGET, DRAFTER, DRAFTER2] {
             let parts = MATRICES.iter().chain(names.parts).map(|(here, _)| format!("blk.17.{here}.weight"));
-            for here in names.singles.iter().map(|(here, _)| here.to_string()).chain(parts) {
+            let bare = names.bare.iter().map(|(here, _)| format!("blk.17.{here}"));
+            for here in names.singles.iter().map(|(here, _)| here.to_string()).chain(parts).chain(bare) {
                 let there = names.canonical(&here).unwrap();
                 assert_eq!(names.stored(&there), Some(here));
             }
         }
         assert_eq!(target_name("model.language_model.layers.3.mlp.up_proj.weight").unwrap(), "blk.3.ffn_up.weight");
         assert_eq!(drafter_name("layers.3.post_attention_layernorm.weight").unwrap(), "blk.3.ffn_norm.weight");
+        for (there, here) in [
+            ("fc.weight", "fc.weight"),
+            ("encoder.fc.weight", "fc.weight"),
+            ("candidate_selector.successor_codebook", "selector_successor.weight"),
+            ("layers.3.mlp_conv.base_kernel", "blk.3.ffn_conv_base"),
+            ("layers.3.attention_conv.kernel_projection.weight", "blk.3.attn_conv_proj.weight"),
+        ] {
+            assert_eq!(drafter_name(there).as_deref(), Some(here));
+        }
+        assert_eq!(drafter_name("layers.3.mlp_conv.base_kernel.weight"), None);
         assert!(TYPES.iter().all(|&(number, known)| kind(known) == Some(number) && encoding(number) == Some(known)));
         assert!(GgmlType::ALL.into_iter().all(|known| kind(Encoding::Ggml(known)).is_some()));
         assert!((0..64).all(|number| encoding(number).is_none() || refused(number).is_none()));

@@ -207,20 +207,33 @@ pub fn target(checkpoint: &Checkpoint, encoding: impl Fn(&str, usize) -> Encodin
     out
 }
 
-/// What a DFlash v1 drafter becomes.
+/// What a DFlash drafter of either version becomes.
 pub fn drafter(checkpoint: &Checkpoint, encoding: impl Fn(&str, usize) -> Encoding) -> Gguf {
     let top = checkpoint.fields();
-    let int = |key: &str| top.opt_usize(key, 0..=usize::MAX).unwrap().unwrap();
+    let nested = top.object("dflash_config").unwrap();
+    let settings = nested.as_ref().unwrap_or(&top);
     let mut out = Gguf::new("dflash");
-    numbers(&mut out, "dflash", &top, &[("context_length", "max_position_embeddings"), ("block_size", "block_size")]);
-    out.set("dflash.attention.sliding_window_pattern", Meta::Bools(vec![true; int("num_hidden_layers")]));
-    let taps = top.opt_u32_list("target_layer_ids", 99).unwrap().unwrap();
+    numbers(&mut out, "dflash", &top, &[("context_length", "max_position_embeddings")]);
+    for key in ["block_size", "conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"] {
+        if let Some(n) = settings.opt_u32(key, 0..=u32::MAX).unwrap() {
+            out.set(&format!("dflash.{key}"), Meta::U32(n));
+        }
+    }
+    for (key, field) in [("logit_scale", "output_multiplier"), ("final_logit_softcapping", "final_logit_softcapping")] {
+        if let Some(x) = settings.opt_f32(field, 0.0..=1e3).unwrap() {
+            out.set(&format!("dflash.{key}"), Meta::F32(x));
+        }
+    }
+    let layers = top.opt_usize("num_hidden_layers", 0..=99).unwrap().unwrap();
+    out.set("dflash.attention.sliding_window_pattern", Meta::Bools(vec![true; layers]));
+    let taps = settings.opt_u32_list("target_layer_ids", 99).unwrap().unwrap();
     out.set("dflash.target_layers", Meta::U32s(taps.into_iter().map(|id| id + 1).collect()));
-    out.set("tokenizer.ggml.mask_token_id", Meta::U32(int("mask_token_id") as u32));
+    let mask = settings.opt_u32("mask_token_id", 0..=u32::MAX).unwrap().unwrap();
+    out.set("tokenizer.ggml.mask_token_id", Meta::U32(mask));
     for info in checkpoint.tensors() {
         let values = checkpoint.read(&info.name).unwrap().view().to_f32();
         let name = drafter_name(&info.name).unwrap();
-        let encoding = if info.shape.len() == 1 { F32 } else { encoding(&name, info.shape[1]) };
+        let encoding = if info.shape.len() == 2 { encoding(&name, info.shape[1]) } else { F32 };
         out.tensor(&name, &info.shape, encoding, &values);
     }
     out

@@ -181,6 +181,9 @@ fn nano_brings_its_drafter_and_named_models_do_not() {
     assert_eq!(drafter(&["here", "hello"]), None);
     assert_eq!(drafter(&["here", "hello", "-md", "d"]), Some(Source::Path("d".into())));
     assert_eq!(drafter(&["hello", "--draft-model", "nano"]), Some(Source::Nano));
+    for (name, own) in [("nano-assistant", NanoDrafter::Assistant), ("nano-dflash2", NanoDrafter::DFlash2)] {
+        assert_eq!(drafter(&["hello", "-md", name]), Some(Source::NanoDrafter(own)));
+    }
 }
 
 #[test]

@@ -75,7 +75,8 @@ impl Chain {
             return argmax(logits).ok_or_else(|| why_none(logits));
         }
         let softmax = processors.keep(logits, &mut scratch.kept)?;
-        gumbel_argmax(&scratch.kept, softmax, noise, position).ok_or(DrawError::NothingLeft)
+        let winner = gumbel_argmax(&scratch.kept, softmax, noise, position).ok_or(DrawError::NothingLeft)?;
+        Ok(winner.token())
     }
 
     /// A drafter's guess of what [`draw`](Self::draw) will give at `position`, from the drafter's own logits: the same
@@ -87,13 +88,40 @@ impl Chain {
         if processors.sampling.temperature == 0.0 {
             let token = argmax(logits).ok_or_else(|| why_none(logits))?;
             select::top_k(logits, CONFIDENCE_OVER, kept).ok_or_else(|| why_none(logits))?;
-            let softmax = Softmax { max: logits[token as usize], temperature: 1.0 };
-            return Ok(Proposal { token, probability: 1.0 / softmax.total(kept) });
+            return Ok(likeliest(Candidate::new(logits[token as usize], token), kept));
         }
         let softmax = processors.keep(logits, kept)?;
-        let token = gumbel_argmax(kept, softmax, noise, position).ok_or(DrawError::NothingLeft)?;
-        let weight = softmax.weight(Candidate::new(logits[token as usize], token));
-        Ok(Proposal { token, probability: weight / softmax.total(kept) })
+        drawn(kept, softmax, noise, position).ok_or(DrawError::NothingLeft)
+    }
+
+    /// The same of the `count` tokens that are best after the processors; `add` is told them, best first, and gives what is added to
+    /// the logit of each.
+    pub fn propose_among(
+        &mut self,
+        logits: &[f32],
+        position: u64,
+        pending: &[u32],
+        count: usize,
+        add: impl FnOnce(&[u32]) -> Vec<f32>,
+    ) -> Result<Proposal, DrawError> {
+        let Self { processors, noise, scratch } = self;
+        let logits = processors.adjust(logits, pending, &mut scratch.logits)?;
+        let kept = &mut scratch.kept;
+        select::top_k(logits, count, kept).ok_or_else(|| why_none(logits))?;
+        let tokens: Vec<u32> = kept.iter().map(|candidate| candidate.token()).collect();
+        for (candidate, added) in kept.iter_mut().zip(add(&tokens)) {
+            let (score, token) = (candidate.logit() + added, candidate.token());
+            if !score.is_finite() {
+                return Err(DrawError::NonFinite { index: token as usize });
+            }
+            *candidate = Candidate::new(score, token);
+        }
+        if processors.sampling.temperature == 0.0 {
+            let best = *kept.iter().min().ok_or_else(|| why_none(logits))?;
+            return Ok(likeliest(best, kept));
+        }
+        let softmax = processors.keep_of(kept).ok_or_else(|| why_none(logits))?;
+        drawn(kept, softmax, noise, position).ok_or(DrawError::NothingLeft)
     }
 
     /// What [`draw`](Self::draw) draws from: the kept tokens and their exact probabilities, likeliest first.
@@ -111,15 +139,27 @@ impl Chain {
     }
 }
 
+/// The greedy proposal, with its probability at temperature 1 among others.
+fn likeliest(best: Candidate, among: &[Candidate]) -> Proposal {
+    let softmax = Softmax { max: best.logit(), temperature: 1.0 };
+    Proposal { token: best.token(), probability: 1.0 / softmax.total(among) }
+}
+
+/// The proposal that the noise makes of a distribution.
+fn drawn(kept: &[Candidate], softmax: Softmax, noise: &Noise, position: u64) -> Option<Proposal> {
+    let winner = gumbel_argmax(kept, softmax, noise, position)?;
+    Some(Proposal { token: winner.token(), probability: softmax.weight(winner) / softmax.total(kept) })
+}
+
 /// The first maximum by ascending id of log weight + noise, whatever order the tokens lie in.
-fn gumbel_argmax(kept: &[Candidate], softmax: Softmax, noise: &Noise, position: u64) -> Option<u32> {
-    let (mut best, mut winner) = (f64::NEG_INFINITY, None);
+fn gumbel_argmax(kept: &[Candidate], softmax: Softmax, noise: &Noise, position: u64) -> Option<Candidate> {
+    let (mut best, mut winner) = (f64::NEG_INFINITY, None::<Candidate>);
     for &candidate in kept {
         let (log_weight, token) = (softmax.log_weight(candidate), candidate.token());
         let Some(gumbel) = noise.gumbel_above(token, position, best - log_weight) else { continue };
         let score = log_weight + gumbel;
-        if score > best || (score == best && winner.is_some_and(|other| token < other)) {
-            (best, winner) = (score, Some(token));
+        if score > best || (score == best && winner.is_some_and(|other| token < other.token())) {
+            (best, winner) = (score, Some(candidate));
         }
     }
     winner

@@ -105,20 +105,34 @@ impl Processors {
     /// The tokens that can be drawn at a temperature above 0, never none, and their distribution. They lie best first
     /// where top-k or top-p is on, else by id.
     pub fn keep(&self, logits: &[f32], kept: &mut Vec<Candidate>) -> Result<Softmax, DrawError> {
-        let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
+        let top_k = self.sampling.top_k;
         let good = match 0 < top_k && top_k < logits.len() {
             true => select::top_k(logits, top_k, kept),
             false => select::all(logits, kept),
         };
-        let best = kept.iter().min().filter(|_| good.is_some()).ok_or_else(|| why_none(logits))?;
-        let softmax = Softmax { max: best.logit(), temperature };
+        good.and_then(|()| self.cut(kept)).ok_or_else(|| why_none(logits))
+    }
+
+    /// The same of candidates alone.
+    pub fn keep_of(&self, kept: &mut Vec<Candidate>) -> Option<Softmax> {
+        kept.sort_unstable();
+        if self.sampling.top_k > 0 {
+            kept.truncate(self.sampling.top_k);
+        }
+        self.cut(kept)
+    }
+
+    /// The temperature, top-p and min-p; `None` if there are no candidates.
+    fn cut(&self, kept: &mut Vec<Candidate>) -> Option<Softmax> {
+        let Sampling { temperature, top_p, min_p, .. } = self.sampling;
+        let softmax = Softmax { max: kept.iter().min()?.logit(), temperature };
         if top_p < 1.0 {
             select::top_p(kept, softmax, top_p);
         }
         if min_p > 0.0 {
             select::min_p(kept, softmax, min_p);
         }
-        Ok(softmax)
+        Some(softmax)
     }
 
     /// Whether penalties, bias or mask can change a logit.

@@ -1,18 +1,18 @@
-//! DFlash v1 as a [`Drafter`].
+//! DFlash, of either version, as a [`Drafter`].
 
 use super::{Draft, DraftError, Drafter, DrafterModel};
 use crate::sampling::Chain;
 use glimmer_backend::Backend;
 use glimmer_checkpoint::Checkpoint;
 use glimmer_model::ModelError;
-use glimmer_model::dflash::{DFlashConfig, DFlashV1, DFlashV1Context};
+use glimmer_model::dflash::{self, DFlashConfig, DFlashContext};
 use glimmer_model::muse::MuseText;
 use glimmer_model::observe::Unobserved;
 use std::sync::Arc;
 
 /// The weights.
 pub struct DFlash<B: Backend> {
-    model: DFlashV1<B>,
+    model: dflash::DFlash<B>,
 }
 
 impl<B: Backend> DFlash<B> {
@@ -22,13 +22,16 @@ impl<B: Backend> DFlash<B> {
         config: DFlashConfig,
         loaded: &mut (dyn FnMut(u64) + Send),
     ) -> Result<Self, ModelError> {
-        Ok(Self { model: DFlashV1::load(backend, checkpoint, config, loaded)? })
+        Ok(Self { model: dflash::DFlash::load(backend, checkpoint, config, loaded)? })
     }
 }
 
 impl<B: Backend> DrafterModel<B> for DFlash<B> {
     fn kind(&self) -> &'static str {
-        "dflash"
+        match self.model.selector() {
+            None => "dflash",
+            Some(_) => "dflash2",
+        }
     }
 
     fn block_size(&self) -> usize {
@@ -44,7 +47,7 @@ impl<B: Backend> DrafterModel<B> for DFlash<B> {
 /// The weights with the context of one sequence.
 struct DFlashDrafter<B: Backend> {
     weights: Arc<DFlash<B>>,
-    context: DFlashV1Context<B>,
+    context: DFlashContext<B>,
 }
 
 impl<B: Backend> Drafter<B> for DFlashDrafter<B> {
@@ -75,19 +78,28 @@ impl<B: Backend> Drafter<B> for DFlashDrafter<B> {
         let mut block = vec![model.config().mask_token_id; width];
         block[0] = anchor;
         let hidden = model.draft(b, &mut self.context, target.embed_raw(b, &block), &mut Unobserved);
-        let logits = target.bare_logits(b, &b.rows(&hidden, 1..width));
+        let proposing = b.rows(&hidden, 1..width);
+        let logits = target.bare_logits(b, &proposing);
         let config = target.config();
+        let codes = model.selector().map(|selector| (selector, selector.codes(b, &proposing)));
         // Bare logits are several times too hot for anything but an argmax.
-        let logits = match chain.is_plain_argmax() {
+        let logits = match chain.is_plain_argmax() && codes.is_none() {
             true => logits,
             false => b.softcap(logits, config.output_multiplier, config.final_logit_softcapping),
         };
         let mut draft = Draft::default();
         for (row, logits) in b.read(&logits).chunks_exact(config.vocab_size).enumerate() {
             let position = position + 1 + row;
-            let proposal = chain
-                .propose(logits, position as u64, &draft.tokens)
-                .map_err(|cause| DraftError { position, cause })?;
+            let (at, pending) = (position as u64, &draft.tokens);
+            let proposal = match &codes {
+                None => chain.propose(logits, at, pending),
+                Some((selector, codes)) => {
+                    let previous = pending.last().copied().unwrap_or(anchor);
+                    let edges = |candidates: &[u32]| selector.edges(b, previous, &codes[row], candidates);
+                    chain.propose_among(logits, at, pending, selector.top_k(), edges)
+                }
+            };
+            let proposal = proposal.map_err(|cause| DraftError { position, cause })?;
             draft.tokens.push(proposal.token);
             draft.confidence.push(proposal.probability);
         }

@@ -73,17 +73,19 @@ pub struct DraftError {
 /// A drafter's configuration, checked against its target, and its tensors, accounted for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Bound {
-    /// DFlash v1.
+    /// DFlash, of either version.
     DFlash(DFlashConfig),
 }
 
 /// The registry: an architecture, and how a drafter of it is bound to a target.
 type Bind = fn(&Checkpoint, &TextConfig, &str) -> Result<Bound, EngineError>;
-const REGISTRY: &[(&str, Bind)] = &[("MuseGlimmerAssistantModel", |checkpoint, target, label| {
-    let config = DFlashConfig::bind(checkpoint, target, label)?;
-    checkpoint.account(&config.v1_tensors()).map_err(EngineError::from)?;
+const REGISTRY: &[(&str, Bind)] = &[("MuseGlimmerAssistantModel", bind_dflash), ("DFlash2DraftModel", bind_dflash)];
+
+fn bind_dflash(checkpoint: &Checkpoint, target: &TextConfig, target_label: &str) -> Result<Bound, EngineError> {
+    let config = DFlashConfig::bind(checkpoint, target, target_label)?;
+    checkpoint.account(&config.tensors())?;
     Ok(Bound::DFlash(config))
-})];
+}
 
 /// Binds a drafter to a target by the architecture that the drafter's configuration names.
 pub(crate) fn bind(checkpoint: &Checkpoint, target: &TextConfig, target_label: &str) -> Result<Bound, EngineError> {
@@ -106,11 +108,11 @@ pub(crate) fn bind(checkpoint: &Checkpoint, target: &TextConfig, target_label: &
 /// The configuration of a drafter by itself, its tensors accounted for; `None` where the checkpoint is something else.
 pub(crate) fn drafter(checkpoint: &Checkpoint) -> Result<Option<DFlashConfig>, EngineError> {
     let fields = checkpoint.fields();
-    if fields.opt_str("model_type")? != Some("muse_glimmer_assistant") {
+    if !DFlashConfig::describes(&fields)? {
         return Ok(None);
     }
     let config = DFlashConfig::from_fields(&fields)?;
-    checkpoint.account(&config.v1_tensors())?;
+    checkpoint.account(&config.tensors())?;
     Ok(Some(config))
 }
 

@@ -187,7 +187,7 @@ impl Synth {
     /// Every tensor, by its name in Hugging Face's checkpoints.
     fn specs(&self) -> Vec<TensorSpec> {
         match self.drafter {
-            true => self.drafter_config().v1_tensors(),
+            true => self.drafter_config().tensors(),
             false => self.text_config().tensors(),
         }
     }
@@ -325,6 +325,7 @@ impl Synth {
             block_size: 16,
             mask_token_id: self.specials().mask,
             target_layer_ids: taps,
+            dflash2: None,
         }
     }
 }

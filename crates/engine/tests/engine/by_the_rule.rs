@@ -202,6 +202,11 @@ impl Backend for Both {
         Twice { kernels, rule: self.scalar.softcap(x.rule, multiplier, cap) }
     }
 
+    fn dynamic_conv(&self, x: &Twice, base: &Self::Vector, dynamic: &Twice, side: usize) -> Twice {
+        let kernels = self.kernels.dynamic_conv(&x.kernels, base, &dynamic.kernels, side);
+        Twice { kernels, rule: self.scalar.dynamic_conv(&x.rule, base, &dynamic.rule, side) }
+    }
+
     fn kv_write(&self, [kernels, rule]: &mut Self::KvStore, position: usize, k: &Twice, v: &Twice) {
         self.kernels.kv_write(kernels, position, &k.kernels, &v.kernels);
         self.scalar.kv_write(rule, position, &k.rule, &v.rule);

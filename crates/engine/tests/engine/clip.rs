@@ -169,12 +169,10 @@ fn what_cannot_be_done_is_refused_before_work_starts() {
         (EngineOptions { context: Some(5000), ..Pair::Tiny.options() }, "2 to 4096"),
         (EngineOptions { context: Some(1), ..Pair::Tiny.options() }, "2 to 4096"),
         (EngineOptions { prefill_chunk: 0, ..Pair::Tiny.options() }, "prefill chunk"),
-        (
-            EngineOptions { drafter: Some(Source::Path(path("nano/dflash2"))), ..Pair::Nano.options() },
-            "DFlash2DraftModel",
-        ),
+        (EngineOptions { drafter: Some(Source::Path(path("nano/dflash2"))), ..Pair::Tiny.options() }, "hidden_size"),
         (EngineOptions { drafter: Some(Source::Nano), ..Pair::Tiny.options() }, "hidden_size"),
         (EngineOptions { target: Source::Path(path("nano/assistant")), ..Pair::Nano.options() }, "--draft-model"),
+        (EngineOptions { target: Source::Path(path("nano/dflash2")), ..Pair::Nano.options() }, "--draft-model"),
         (
             EngineOptions { drafter: Some(Source::Path(path("nano/target"))), ..Pair::Nano.options() },
             "MuseGlimmerForConditionalGeneration",

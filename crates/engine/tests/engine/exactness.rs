@@ -21,7 +21,7 @@ struct Way {
 /// What may matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Setting {
-    nano: bool,
+    pair: Pair,
     prompt: usize,
     keys: KvType,
     values: KvType,
@@ -30,10 +30,6 @@ struct Setting {
 }
 
 impl Setting {
-    fn pair(self) -> Pair {
-        if self.nano { Pair::Nano } else { Pair::Tiny }
-    }
-
     fn sampling(self) -> Sampling {
         let base = if self.sampled { Sampling { seed: 77, ..Sampling::default() } } else { greedy() };
         match self.penalties {
@@ -49,7 +45,7 @@ impl Setting {
     }
 
     fn prompt(self) -> Vec<u32> {
-        let prompts = self.pair().prompts();
+        let prompts = self.pair.prompts();
         prompts[self.prompt % prompts.len()].clone()
     }
 
@@ -59,7 +55,7 @@ impl Setting {
             cache_values: Some(self.values),
             threads: Some(way.threads),
             prefill_chunk: way.chunk,
-            ..self.pair().options()
+            ..self.pair.options()
         }
     }
 }
@@ -69,13 +65,13 @@ const PLAIN: Way = Way { width: 1, threads: 1, chunk: 4096 };
 /// Engines and plain results are made once.
 #[derive(Default)]
 struct Cache {
-    engines: HashMap<(bool, KvType, KvType, usize, usize), Engine>,
+    engines: HashMap<(Pair, KvType, KvType, usize, usize), Engine>,
     plain: HashMap<Setting, Vec<u32>>,
 }
 
 impl Cache {
     fn engine(&mut self, setting: Setting, way: Way) -> Engine {
-        let key = (setting.nano, setting.keys, setting.values, way.threads, way.chunk);
+        let key = (setting.pair, setting.keys, setting.values, way.threads, way.chunk);
         self.engines.entry(key).or_insert_with(|| load(&setting.options(way))).clone()
     }
 
@@ -97,19 +93,20 @@ impl Cache {
 #[test]
 fn tokens_do_not_depend_on_drafter_width_threads_or_chunks() {
     let kind = || prop::sample::select(KvType::ALL.to_vec());
-    let settings = (any::<bool>(), 0..7usize, (kind(), kind()), any::<bool>(), any::<bool>()).prop_map(
-        |(nano, prompt, (keys, values), sampled, penalties)| Setting { nano, prompt, keys, values, sampled, penalties },
+    let pair = prop::sample::select(Pair::ALL.to_vec());
+    let settings = (pair, 0..7usize, (kind(), kind()), any::<bool>(), any::<bool>()).prop_map(
+        |(pair, prompt, (keys, values), sampled, penalties)| Setting { pair, prompt, keys, values, sampled, penalties },
     );
     let ways = (1..=16usize, 1..=3usize, 0..CHUNKS.len()).prop_map(|(width, threads, chunk)| Way {
         width,
         threads,
         chunk: CHUNKS[chunk],
     });
-    let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
+    let config = Config { cases: 80, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]));
     let cache = std::cell::RefCell::new(Cache::default());
     let result = runner.run(&(settings, ways), |(setting, way)| {
-        let way = Way { width: way.width.min(setting.pair().block_size()), ..way };
+        let way = Way { width: way.width.min(setting.pair.block_size()), ..way };
         cache.borrow_mut().check(setting, way);
         Ok(())
     });
@@ -124,15 +121,15 @@ fn the_whole_grid() {
     let mut cache = Cache::default();
     let mut count = 0;
     let bits = [false, true];
-    for nano in bits {
+    for pair in Pair::ALL {
         for (keys, sampled, penalties) in
             KvType::ALL.into_iter().flat_map(|a| bits.into_iter().flat_map(move |b| bits.map(|c| (a, b, c))))
         {
             for chunk in CHUNKS {
                 for threads in 1..=3 {
-                    for width in 1..=if nano { 16 } else { 8 } {
+                    for width in 1..=pair.block_size() {
                         let values = if count % 4 == 3 { KvType::ALL[count / 4 % 4] } else { keys };
-                        let setting = Setting { nano, prompt: count, keys, values, sampled, penalties };
+                        let setting = Setting { pair, prompt: count, keys, values, sampled, penalties };
                         cache.check(setting, Way { width, threads, chunk });
                         count += 1;
                     }
@@ -145,16 +142,18 @@ fn the_whole_grid() {
 
 #[test]
 fn logits_of_verified_rows_are_those_of_plain_decoding() {
-    for (nano, kind, sampled) in [
-        (true, KvType::F32, true),
-        (true, KvType::F16, false),
-        (true, KvType::Q8, true),
-        (false, KvType::F32, false),
-        (false, KvType::BF16, true),
-        (false, KvType::Q8, false),
+    for (pair, kind, sampled) in [
+        (Pair::Nano, KvType::F32, true),
+        (Pair::Nano, KvType::F16, false),
+        (Pair::Nano, KvType::Q8, true),
+        (Pair::Tiny, KvType::F32, false),
+        (Pair::Tiny, KvType::BF16, true),
+        (Pair::Tiny, KvType::Q8, false),
+        (Pair::Nano2, KvType::F16, true),
+        (Pair::Tiny2, KvType::F32, false),
     ] {
-        for prompt in [0, 2, if nano { 5 } else { 4 }] {
-            let setting = Setting { nano, prompt, keys: kind, values: kind, sampled, penalties: false };
+        for prompt in [0, 2, pair.prompts().len() - 2] {
+            let setting = Setting { pair, prompt, keys: kind, values: kind, sampled, penalties: false };
             let engine = load(&setting.options(Way { width: 1, threads: 2, chunk: 64 }));
             let (prompt, sampling) = (setting.prompt(), setting.sampling());
             let plain = logits_by_position(&engine, &prompt, &sampling, 1, TOKENS);
@@ -170,7 +169,7 @@ fn logits_of_verified_rows_are_those_of_plain_decoding() {
 
 #[test]
 fn instruction_sets_give_the_same_tokens() {
-    for pair in [Pair::Nano, Pair::Tiny] {
+    for pair in Pair::ALL {
         let prompt = pair.prompts()[0].clone();
         let sampling = Sampling { seed: 5, ..Sampling::default() };
         let expected = fresh(&pair.engine(), &request(&prompt, &sampling, 5, 24)).token_ids;
@@ -183,8 +182,26 @@ fn instruction_sets_give_the_same_tokens() {
 }
 
 #[test]
+fn proposals_do_not_depend_on_threads_or_instruction_set() {
+    for pair in Pair::ALL {
+        let prompt = pair.prompts()[0].clone();
+        for sampling in [greedy(), Sampling { seed: 9, presence_penalty: 0.5, ..Sampling::default() }] {
+            let wanted = request(&prompt, &sampling, 7, 24);
+            let proposals = |engine: &Engine| -> Vec<Vec<u32>> {
+                fresh(engine, &wanted).rounds.into_iter().map(|round| round.proposals).collect()
+            };
+            let expected = proposals(&pair.engine());
+            for (isa, threads) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
+                let engine = load(&EngineOptions { isa: Some(isa), threads: Some(threads), ..pair.options() });
+                assert_eq!(proposals(&engine), expected, "{pair:?} {isa} {threads}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_session_that_goes_on_equals_a_fresh_one() {
-    for pair in [Pair::Nano, Pair::Tiny] {
+    for pair in Pair::ALL {
         for width in [1, 2, 5, pair.block_size()] {
             let engine = pair.engine();
             let mut session = engine.session().unwrap();
@@ -215,8 +232,8 @@ fn a_session_that_goes_on_equals_a_fresh_one() {
 
 #[test]
 fn a_session_that_goes_back_drafts_as_well_as_a_fresh_one() {
-    let engine = Pair::Nano.engine();
-    for case in [2, 3, 4] {
+    for (pair, case) in [(Pair::Nano, 2), (Pair::Nano, 3), (Pair::Nano, 4), (Pair::Nano2, 3)] {
+        let engine = pair.engine();
         let prompt = Pair::Nano.prompts()[case].clone();
         let wanted = request(&prompt, &greedy(), 16, 40);
         let accepted = |out: &glimmer_engine::Generation| out.rounds.iter().map(|r| r.accepted).sum::<usize>();

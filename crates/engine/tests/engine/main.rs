@@ -4,6 +4,7 @@ mod by_the_rule;
 mod channels;
 mod clip;
 mod distribution;
+mod drafters;
 mod encoded;
 mod encodings;
 mod exactness;

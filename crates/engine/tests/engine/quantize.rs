@@ -5,7 +5,7 @@ use glimmer_checkpoint::Checkpoint;
 use glimmer_encoding::Encoding;
 use glimmer_engine::quantize::{Quantize, Recipe, Written, check};
 use glimmer_engine::synth::{Shape, StoredAs, Synth};
-use glimmer_engine::{EngineError, EngineOptions, Source};
+use glimmer_engine::{EngineError, EngineOptions, NanoDrafter, Source};
 use glimmer_model::dflash::DFlashConfig;
 use glimmer_model::muse::MuseConfig;
 use std::path::Path;
@@ -169,19 +169,61 @@ fn drafters_are_quantized_as_well() {
     let prompt: Vec<u32> = (3..15).map(|i| i * 31).collect();
     let expected = fresh(&engine, &request(&prompt, &greedy(), 1, 12)).token_ids;
     let config = |source: &Source| DFlashConfig::from_fields(&source.open_drafter().unwrap().fields()).unwrap();
-    for recipe in ["mlx-8bit", "gguf-q8_0", "gguf-bf16", "hf-bf16"] {
-        let out = dir.path().join(recipe);
-        let written = write(assistant(), recipe, &out);
-        assert!(written.drafter, "{recipe}");
-        let drafter = Source::Path(out);
-        assert_eq!(config(&drafter), config(&assistant()), "{recipe}");
-        let options = EngineOptions { drafter: Some(drafter), context: Some(64), ..EngineOptions::new(tiny()) };
-        assert_eq!(fresh(&load(&options), &request(&prompt, &greedy(), 4, 12)).token_ids, expected, "{recipe}");
+    for (name, source) in [("v1", assistant()), ("v2", Source::Path(path("fixtures/muse-tiny-dflash2")))] {
+        for recipe in ["mlx-4bit", "mlx-8bit", "mlx-mxfp4", "gguf-q8_0", "gguf-bf16", "hf-bf16"] {
+            let out = dir.path().join(format!("{name}-{recipe}"));
+            let written = write(source.clone(), recipe, &out);
+            assert!(written.drafter, "{recipe}");
+            let drafter = Source::Path(out);
+            assert_eq!(config(&drafter), config(&source), "{recipe}");
+            let options = EngineOptions { drafter: Some(drafter), context: Some(64), ..EngineOptions::new(tiny()) };
+            let engine = load(&options);
+            assert_eq!(fresh(&engine, &request(&prompt, &greedy(), 4, 12)).token_ids, expected, "{recipe}");
+        }
     }
     let out = dir.path().join("with-tokenizer");
     let own = Quantize { tokenizer: Some(Source::Nano), ..job(assistant(), "gguf-q8_0") };
     own.write(&out, &mut |_, _| true).unwrap();
     assert!(glimmer_checkpoint::open(&out).unwrap().file("tokenizer.json").unwrap().is_some());
+}
+
+/// Codebooks are quantized as embeddings are, and have their names again once they are read.
+#[test]
+fn drafters_of_any_container_propose_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let nano = |drafter: Source| EngineOptions { drafter: Some(drafter), ..EngineOptions::new(Source::Nano) };
+    let prompt: Vec<u32> = (3..40).map(|i| i * 31 % 1900).collect();
+    let proposals = |drafter: Source| -> Vec<Vec<u32>> {
+        let out = fresh(&load(&nano(drafter)), &request(&prompt, &greedy(), 16, 40));
+        out.rounds.into_iter().map(|round| round.proposals).collect()
+    };
+    for own in [NanoDrafter::Assistant, NanoDrafter::DFlash2] {
+        let source = Source::NanoDrafter(own);
+        let at = |name: &str| Source::Path(dir.path().join(format!("{own:?}-{name}")));
+        let make = |from: &Source, recipe: &str, to: &str| {
+            write(from.clone(), recipe, &dir.path().join(format!("{own:?}-{to}")))
+        };
+        // Floats as they were.
+        make(&source, "gguf-bf16", "gguf");
+        make(&at("gguf"), "hf-bf16", "hf");
+        let expected = proposals(source.clone());
+        assert_eq!(proposals(at("gguf")), expected);
+        assert_eq!(proposals(at("hf")), expected);
+        // Rows of a code have 32 elements.
+        let exceptions = make(&source, "mlx-4bit-gs32", "mlx").exceptions;
+        assert!(exceptions.is_empty(), "{exceptions:?}");
+        let checkpoint = at("mlx").open_drafter().unwrap();
+        let quantized = checkpoint.tensors().iter().filter(|t| t.scales.is_some()).count();
+        assert_eq!(quantized, checkpoint.tensors().iter().filter(|t| t.shape.len() == 2).count());
+        make(&at("mlx"), "hf-bf16", "hf-of-mlx");
+        let back = at("hf-of-mlx").open_drafter().unwrap();
+        let name = |t: &glimmer_checkpoint::TensorInfo| t.name.clone();
+        assert!(back.tensors().iter().map(name).eq(source.open_drafter().unwrap().tensors().iter().map(name)));
+        // Coarse, and still a drafter of the same tokens at large.
+        let (ours, exact) = (proposals(at("mlx")), &expected);
+        let same = ours.iter().flatten().zip(exact.iter().flatten()).filter(|(a, b)| a == b).count();
+        assert!(same * 2 > exact.iter().flatten().count(), "{same}");
+    }
 }
 
 #[test]

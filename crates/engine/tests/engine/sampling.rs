@@ -185,3 +185,50 @@ fn a_proposal_says_how_likely_it_is() {
         }
     }
 }
+
+#[test]
+fn proposals_among_candidates_add_to_their_logits() {
+    let logits = [0.5, 3.0, 2.5, -1.0, 2.0];
+    let among = |sampling: Sampling, count: usize, added: &[f32]| {
+        let mut told = Vec::new();
+        let mut chain = chain(sampling, 5);
+        let proposal = chain.propose_among(&logits, 7, &[], count, |candidates| {
+            told = candidates.to_vec();
+            added.to_vec()
+        });
+        (told, proposal)
+    };
+    // 3, 3.5 and 3.25 of the three best.
+    let (told, proposal) = among(greedy(), 3, &[0.0, 1.0, 1.25]);
+    let proposal = proposal.expect("a token");
+    assert_eq!((told, proposal.token), (vec![1, 2, 4], 2));
+    assert!((proposal.probability - 1.0 / (1.0 + (-0.5f64).exp() + (-0.25f64).exp())).abs() < 1e-7);
+    // Ties go to the lowest id. Whoever is banned is no candidate.
+    assert_eq!(among(greedy(), 3, &[0.0, 0.5, 1.0]).1.map(|p| p.token), Ok(1));
+    let banned = Sampling { logit_bias: vec![(1, -INF), (4, -INF)], ..greedy() };
+    assert_eq!(among(banned, 4, &[0.0; 3]).0, [2, 0, 3]);
+    let nobody = Sampling { logit_bias: (0..5).map(|token| (token, -INF)).collect(), ..plain() };
+    assert_eq!(among(nobody, 4, &[]).1, Err(DrawError::NothingLeft));
+    for bad in [f32::NAN, INF, -INF] {
+        assert_eq!(among(plain(), 2, &[0.0, bad]).1, Err(DrawError::NonFinite { index: 2 }));
+    }
+
+    // With nothing added, and everything a candidate, it is an ordinary proposal.
+    let logits: Vec<f32> = (0..50).map(|t| ((t * 37 + 11) % 64) as f32 * 0.11 - 3.0).collect();
+    for sampling in [
+        greedy(),
+        plain(),
+        Sampling { temperature: 0.6, top_k: 7, ..Sampling::default() },
+        Sampling { min_p: 0.2, presence_penalty: 1.0, ..plain() },
+    ] {
+        let mut chain = chain(sampling, 50);
+        for position in 0..60 {
+            let pending = [position as u32 % 5, 3];
+            let ordinary = chain.propose(&logits, position, &pending).expect("a token");
+            let among = chain.propose_among(&logits, position, &pending, 50, |all| vec![0.0; all.len()]);
+            let among = among.expect("a token");
+            assert_eq!(among.token, ordinary.token);
+            assert!((among.probability - ordinary.probability).abs() < 1e-12);
+        }
+    }
+}

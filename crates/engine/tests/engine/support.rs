@@ -3,7 +3,7 @@
 use glimmer_backend::{Backend, KvTypes};
 use glimmer_engine::sampling::{Chain, Sampling};
 use glimmer_engine::stops::StopRule;
-use glimmer_engine::{Engine, EngineOptions, Flow, Generation, KvType, Output, Request, Session, Source};
+use glimmer_engine::{Engine, EngineOptions, Flow, Generation, KvType, NanoDrafter, Output, Request, Session, Source};
 use glimmer_model::muse::{MuseConfig, MuseText};
 use glimmer_model::observe::Unobserved;
 use serde_json::Value;
@@ -28,27 +28,32 @@ pub fn long() -> bool {
 }
 
 /// A target with its drafter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pair {
     Nano,
     Tiny,
+    /// With their drafters of DFlash 2.
+    Nano2,
+    Tiny2,
 }
 
 impl Pair {
+    pub const ALL: [Pair; 4] = [Pair::Nano, Pair::Tiny, Pair::Nano2, Pair::Tiny2];
+
     pub fn block_size(self) -> usize {
         match self {
-            Pair::Nano => 16,
-            Pair::Tiny => 8,
+            Pair::Nano | Pair::Nano2 => 16,
+            Pair::Tiny | Pair::Tiny2 => 8,
         }
     }
 
     pub fn options(self) -> EngineOptions {
+        let path = |name: &str| Source::Path(path(name));
         let (target, drafter) = match self {
             Pair::Nano => (Source::Nano, Source::Nano),
-            Pair::Tiny => {
-                let path = |name: &str| Source::Path(path(name));
-                (path("fixtures/muse-tiny-bf16"), path("fixtures/muse-tiny-assistant"))
-            }
+            Pair::Nano2 => (Source::Nano, Source::NanoDrafter(NanoDrafter::DFlash2)),
+            Pair::Tiny => (path("fixtures/muse-tiny-bf16"), path("fixtures/muse-tiny-assistant")),
+            Pair::Tiny2 => (path("fixtures/muse-tiny-bf16"), path("fixtures/muse-tiny-dflash2")),
         };
         EngineOptions {
             drafter: Some(drafter),
@@ -76,14 +81,14 @@ impl Pair {
 
     fn golden_prompts(self) -> Vec<Vec<u32>> {
         match self {
-            Pair::Nano => {
+            Pair::Nano | Pair::Nano2 => {
                 let cases = json("nano/nano_expected.json");
                 ["code_def", "code_head", "chat_add", "chat_function", "chat_tool"]
                     .iter()
                     .map(|case| ids(&cases["cases"][case]["prompt_ids"]))
                     .collect()
             }
-            Pair::Tiny => {
+            Pair::Tiny | Pair::Tiny2 => {
                 let cases = json("fixtures/dflash_expected.json");
                 ["a", "b", "c", "d"].iter().map(|case| ids(&cases["cases"][case]["input_ids"])).collect()
             }

@@ -238,3 +238,52 @@ fn check_rotation(heads: usize, head_dim: usize, start: usize) {
         }
     }
 }
+
+/// Taps, rows, columns, elements of a group.
+fn conv_is_right(pools: &[Pool], taps: usize, rows: usize, cols: usize, group: usize, seed: u64) {
+    let groups = cols / group;
+    let mut random = Random::new(seed);
+    let [x, base, dynamic] = [rows * cols, 2 * taps * cols, rows * 2 * taps * groups].map(|len| random.values(len));
+    for side in 0..2 {
+        let conv = |pool: &Pool, rows: usize| {
+            let dynamic = &dynamic[..rows * 2 * taps * groups];
+            let mut out = vec![f32::NAN; rows * cols];
+            rows::dynamic_conv(pool, &x[..rows * cols], cols, &base, dynamic, side, &mut out);
+            out
+        };
+        let out = conv(&pools[0], rows);
+        for (at, &ours) in out.iter().enumerate() {
+            let (row, col) = (at / cols, at % cols);
+            let term = |tap: usize| {
+                let kernel = base[(side * taps + tap) * cols + col] as f64
+                    + dynamic[((row * 2 + side) * taps + tap) * groups + col / group] as f64;
+                kernel * x[(row - tap) * cols + col] as f64
+            };
+            let terms: Vec<f64> = (0..taps.min(row + 1)).map(term).collect();
+            let (exact, size) = (terms.iter().sum::<f64>(), terms.iter().map(|x| x.abs()).sum::<f64>());
+            let bound = 1e-6 * (size + 1.0);
+            assert!(
+                (ours as f64 - exact).abs() < bound,
+                "{taps} taps, row {row}, column {col}: {ours} against {exact}"
+            );
+        }
+        // Nor does a row depend on threads, or on the rows behind it.
+        for (pool, rows) in pools.iter().flat_map(|pool| (1..=rows).map(move |rows| (pool, rows))) {
+            assert!(bits(&conv(pool, rows)) == bits(&out[..rows * cols]), "{rows} rows");
+        }
+    }
+}
+
+#[test]
+fn convolutions_are_right_and_the_same_everywhere() {
+    let pools = [Pool::new(1), Pool::new(3)];
+    for (taps, rows, cols, group) in
+        [(2, 16, 64, 16), (2, 1, 16, 16), (1, 3, 12, 4), (3, 2, 35, 5), (4, 9, 48, 48), (2, 20, 1040, 16)]
+    {
+        conv_is_right(&pools, taps, rows, cols, group, 11);
+    }
+    let shapes = (1..=4usize, 1..=9usize, 1..=8usize, 1..=33usize);
+    cases(32, &(shapes, any::<u64>()), |&((taps, rows, groups, group), seed)| {
+        conv_is_right(&pools, taps, rows, groups * group, group, seed);
+    });
+}

@@ -5,11 +5,12 @@ use std::ops::Range;
 
 /// Context keys and values of every drafter layer.
 ///
-/// A ring of window + block positions: new context rows are appended in place, and the rows of the block being drafted lie
+/// A ring of reach + block positions: new context rows are appended in place, and the rows of the block being drafted lie
 /// behind them until the next context rows overwrite them. Nothing is ever copied or shifted.
 pub struct Context<B: Backend> {
     stores: Vec<B::KvStore>,
-    window: usize,
+    /// How many positions back a block row sees context rows.
+    reach: usize,
     capacity: usize,
     /// First position of the context; later than 0 where a long prompt's beginning was left out.
     start: usize,
@@ -23,15 +24,20 @@ impl<B: Backend> Context<B> {
     pub(super) fn new(
         backend: &B,
         layers: usize,
-        window: usize,
+        reach: usize,
         block: usize,
         heads: usize,
         head_dim: usize,
     ) -> Result<Self, BackendError> {
-        let capacity = window + block;
+        let capacity = reach + block;
         let spec = KvSpec { heads, head_dim, positions: capacity, types: KvTypes::both(KvType::F32) };
         let stores = (0..layers).map(|_| backend.kv_store(spec)).collect::<Result<_, _>>()?;
-        Ok(Self { stores, window, capacity, start: 0, end: 0, written: 0 })
+        Ok(Self { stores, reach, capacity, start: 0, end: 0, written: 0 })
+    }
+
+    /// Positions that fit.
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// One past the last position of the context: where the next block's anchor is.
@@ -78,12 +84,12 @@ impl<B: Backend> Context<B> {
         b.kv_write(&mut self.stores[layer], position, k, v);
     }
 
-    /// What each of `rows` block rows sees: the context at most `window` positions back, and the whole block.
+    /// What each of `rows` block rows sees: the context at most `reach` positions back, and the whole block.
     pub(super) fn visible(&mut self, rows: usize) -> Vec<Range<usize>> {
         let block_end = self.end + rows;
         self.written = self.written.max(block_end);
         let oldest = self.held().start;
-        (self.end..block_end).map(|row| oldest.max(row.saturating_sub(self.window)).min(self.end)..block_end).collect()
+        (self.end..block_end).map(|row| oldest.max(row.saturating_sub(self.reach)).min(self.end)..block_end).collect()
     }
 
     pub(super) fn attend(&self, b: &B, layer: usize, q: &B::Tensor, visible: &[Range<usize>], scale: f32) -> B::Tensor {

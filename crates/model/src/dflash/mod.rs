@@ -2,7 +2,10 @@
 
 mod config;
 mod context;
-mod v1;
+mod drafter;
+mod v2;
 
-pub use config::DFlashConfig;
-pub use v1::{DFlashV1, DFlashV1Context};
+pub use config::{DFlash2Config, DFlashConfig};
+pub use context::Context as DFlashContext;
+pub use drafter::DFlash;
+pub use v2::Selector;

@@ -1,9 +1,9 @@
-//! The drafter against transformers: the stored tensors of six rounds.
+//! DFlash against transformers: the stored tensors of six rounds.
 
 use crate::support::F32;
 use crate::support::{Golden, backend, load, open, path};
 use glimmer_backend::Backend;
-use glimmer_model::dflash::{DFlashConfig, DFlashV1};
+use glimmer_model::dflash::{DFlash, DFlashConfig};
 use glimmer_model::observe::{Observer, Site, Taps, Unobserved};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ fn stored_rounds_are_met() {
     let target = load(&b, "fixtures/muse-tiny-bf16");
     let checkpoint = glimmer_checkpoint::open(&path("fixtures/muse-tiny-assistant")).unwrap();
     let config = DFlashConfig::bind(&checkpoint, target.config(), "muse-tiny-bf16").unwrap();
-    let drafter = DFlashV1::load(&b, &checkpoint, config, &mut |_| {}).unwrap();
+    let drafter = DFlash::load(&b, &checkpoint, config, &mut |_| {}).unwrap();
     let c = drafter.config().clone();
     let golden = Golden::open("fixtures/dflash_expected.safetensors");
     let cases: Value = serde_json::from_slice(&std::fs::read(path("fixtures/dflash_expected.json")).unwrap()).unwrap();
@@ -87,7 +87,7 @@ fn the_context_keeps_its_window_and_no_more() {
     let target = load(&b, "fixtures/muse-tiny-bf16");
     let checkpoint = glimmer_checkpoint::open(&path("fixtures/muse-tiny-assistant")).unwrap();
     let config = DFlashConfig::bind(&checkpoint, target.config(), "muse-tiny-bf16").unwrap();
-    let drafter = DFlashV1::load(&b, &checkpoint, config, &mut |_| {}).unwrap();
+    let drafter = DFlash::load(&b, &checkpoint, config, &mut |_| {}).unwrap();
     let ids: Vec<u32> = (0..90).map(|i| i * 5 % 400).collect();
     let states = |ids: &[u32]| {
         let mut cache = target.cache(&b, 100, 100, F32).unwrap();

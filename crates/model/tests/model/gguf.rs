@@ -70,13 +70,15 @@ fn q8_0_is_near_the_original() {
 #[test]
 fn a_drafter_binds_to_its_target() {
     let (_, target) = open("fixtures/muse-tiny-bf16");
-    let original = glimmer_checkpoint::open(&path("fixtures/muse-tiny-assistant")).unwrap();
-    let read = reopened(&drafter(&original, |_, _| Encoding::Dense(FloatType::BF16)));
-    let config = DFlashConfig::bind(&read, &target.text, "target").unwrap();
-    assert_eq!(config, DFlashConfig::bind(&original, &target.text, "target").unwrap());
-    read.account(&config.v1_tensors()).unwrap();
-    for info in original.tensors() {
-        let (before, after) = (original.read(&info.name).unwrap(), read.read(&info.name).unwrap());
-        assert_eq!(bits(&before.view().to_f32()), bits(&after.view().to_f32()), "{}", info.name);
+    for name in ["fixtures/muse-tiny-assistant", "fixtures/muse-tiny-dflash2"] {
+        let original = glimmer_checkpoint::open(&path(name)).unwrap();
+        let read = reopened(&drafter(&original, |_, _| Encoding::Dense(FloatType::BF16)));
+        let config = DFlashConfig::bind(&read, &target.text, "target").unwrap();
+        assert_eq!(config, DFlashConfig::bind(&original, &target.text, "target").unwrap());
+        read.account(&config.tensors()).unwrap();
+        for info in original.tensors() {
+            let (before, after) = (original.read(&info.name).unwrap(), read.read(&info.name).unwrap());
+            assert_eq!(bits(&before.view().to_f32()), bits(&after.view().to_f32()), "{}", info.name);
+        }
     }
 }

@@ -1,27 +1,26 @@
-//! DFlash v1, `MuseGlimmerAssistantModel`: a few bidirectional layers over [anchor, mask, mask, ...] that also see the
-//! target's tapped states as context keys and values.
+//! The pass of a DFlash drafter: a few bidirectional layers over [anchor, mask, mask, ...] that also see the target's tapped
+//! states as context keys and values.
 
 use super::DFlashConfig;
 use super::context::Context;
+use super::v2::{DynamicConv, Selector};
 use crate::ModelError;
 use crate::layers::{Mlp, counted, norm, weight};
-use crate::observe::{Observer, Site};
+use crate::observe::{Observer, Site, Sublayer};
 use glimmer_backend::Backend;
 use glimmer_checkpoint::{Checkpoint, Cursor};
 
-/// The drafter's weights.
-pub struct DFlashV1<B: Backend> {
+/// The drafter's weights: of `MuseGlimmerAssistantModel`, and of `DFlash2DraftModel`, which has more.
+pub struct DFlash<B: Backend> {
     config: DFlashConfig,
     fc: B::Weight,          // (hidden, taps * hidden)
     hidden_norm: B::Vector, // (hidden)
     layers: Vec<Layer<B>>,
     norm: B::Vector, // (hidden)
+    selector: Option<Selector<B>>,
 }
 
-/// What the drafter remembers of one sequence.
-pub type DFlashV1Context<B> = Context<B>;
-
-impl<B: Backend> DFlashV1<B> {
+impl<B: Backend> DFlash<B> {
     /// Loads a drafter whose configuration is bound to its target, and whose tensors have been accounted for. `loaded` is
     /// told the bytes of weights read so far, as they come in.
     pub fn load(
@@ -33,17 +32,23 @@ impl<B: Backend> DFlashV1<B> {
         let hidden = config.hidden_size;
         let watch = counted(loaded);
         let all = checkpoint.at("").watched(&watch);
-        let encoder = all.at("encoder");
-        let layers = (0..config.num_hidden_layers)
-            .map(|i| Layer::load(backend, &all.at("layers").at(i), &config))
-            .collect::<Result<_, _>>()?;
+        let [fc, hidden_norm] = config.encoder();
+        let layers =
+            (0..config.num_hidden_layers).map(|i| Layer::load(backend, &all, i, &config)).collect::<Result<_, _>>()?;
+        let selector = |dflash2| Selector::load(backend, &all.at("candidate_selector"), dflash2, hidden);
         Ok(Self {
-            fc: weight(backend, &encoder.at("fc"), hidden, config.target_layer_ids.len() * hidden)?,
-            hidden_norm: norm(backend, &encoder.at("output_norm_enc"), hidden)?,
+            fc: weight(backend, &all.at(fc), hidden, config.target_layer_ids.len() * hidden)?,
+            hidden_norm: norm(backend, &all.at(hidden_norm), hidden)?,
             layers,
             norm: norm(backend, &all.at("norm"), hidden)?,
+            selector: config.dflash2.as_ref().map(selector).transpose()?,
             config,
         })
+    }
+
+    /// What chooses among the tokens of the largest logits, in DFlash 2.
+    pub fn selector(&self) -> Option<&Selector<B>> {
+        self.selector.as_ref()
     }
 
     /// The configuration it was loaded with.
@@ -54,7 +59,7 @@ impl<B: Backend> DFlashV1<B> {
     /// An empty context.
     pub fn context(&self, backend: &B) -> Result<Context<B>, ModelError> {
         let c = &self.config;
-        Context::new(backend, c.num_hidden_layers, c.sliding_window, c.block_size, c.num_key_value_heads, c.head_dim)
+        Context::new(backend, c.num_hidden_layers, c.reach(), c.block_size, c.num_key_value_heads, c.head_dim)
             .map_err(|cause| ModelError::Backend { what: "the drafter's context".into(), cause })
     }
 
@@ -72,7 +77,7 @@ impl<B: Backend> DFlashV1<B> {
         let c = &self.config;
         let (rows, _) = b.shape(states);
         // More rows than the context holds would overwrite each other.
-        let skip = rows.saturating_sub(c.sliding_window + c.block_size);
+        let skip = rows.saturating_sub(context.capacity());
         let (states, position, rows) = (b.rows(states, skip..rows), position + skip, rows - skip);
         let encoded = b.rms_norm(&b.linear(&states, &self.fc), Some(&self.hidden_norm), c.rms_norm_eps);
         observer.see(b, Site::Encoder, &encoded);
@@ -103,14 +108,17 @@ impl<B: Backend> DFlashV1<B> {
         let mut x = block;
         for (i, layer) in self.layers.iter().enumerate() {
             let weights = [&layer.q_proj, &layer.k_proj, &layer.v_proj];
-            let [q, k, v] = b.norm_linears(&x, Some(&layer.input_layernorm), c.rms_norm_eps, weights);
+            let ([q, k, v], kernels) = layer.around_attention.enter(b, &x, weights, observer);
             let k = layer.turn_keys(b, c, k, &rotation);
             context.write(b, i, position, &k, &v);
             let q = b.rope(b.rms_norm_heads(q, c.head_dim, Some(&layer.q_norm), c.rms_norm_eps, 1.0), &rotation);
-            let attended = context.attend(b, i, &q, &visible, scale);
-            x = b.add(x, &b.linear(&attended, &layer.o_proj));
-            let mlp = layer.mlp.forward(b, &x, &layer.post_attention_layernorm, c.rms_norm_eps);
-            x = b.add(x, &mlp);
+            let attended = b.linear(&context.attend(b, i, &q, &visible, scale), &layer.o_proj);
+            observer.see(b, Site::AttentionOut(i), &attended);
+            x = layer.around_attention.leave(b, x, attended, kernels, observer);
+            let ([gate, up], kernels) = layer.around_mlp.enter(b, &x, layer.mlp.inputs(), observer);
+            let out = layer.mlp.output(b, gate, &up);
+            observer.see(b, Site::MlpOut(i), &out);
+            x = layer.around_mlp.leave(b, x, out, kernels, observer);
             observer.see(b, Site::Layer(i), &x);
         }
         let x = b.rms_norm(&x, Some(&self.norm), c.rms_norm_eps);
@@ -120,30 +128,31 @@ impl<B: Backend> DFlashV1<B> {
 }
 
 struct Layer<B: Backend> {
-    input_layernorm: B::Vector,
+    around_attention: Around<B>,
     q_proj: B::Weight, // (q_heads * head_dim, hidden)
     k_proj: B::Weight, // (kv_heads * head_dim, hidden)
     v_proj: B::Weight, // (kv_heads * head_dim, hidden)
     o_proj: B::Weight, // (hidden, q_heads * head_dim)
     q_norm: B::Vector, // (head_dim)
     k_norm: B::Vector, // (head_dim)
-    post_attention_layernorm: B::Vector,
+    around_mlp: Around<B>,
     mlp: Mlp<B>,
 }
 
 impl<B: Backend> Layer<B> {
-    fn load(backend: &B, at: &Cursor<'_>, c: &DFlashConfig) -> Result<Self, ModelError> {
+    fn load(backend: &B, all: &Cursor<'_>, number: usize, c: &DFlashConfig) -> Result<Self, ModelError> {
         let (hidden, q, kv) = (c.hidden_size, c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
+        let at = all.at("layers").at(number);
         let attention = at.at("self_attn");
         Ok(Self {
-            input_layernorm: norm(backend, &at.at("input_layernorm"), hidden)?,
+            around_attention: Around::load(backend, &at, (Sublayer::Attention, number), c)?,
             q_proj: weight(backend, &attention.at("q_proj"), q, hidden)?,
             k_proj: weight(backend, &attention.at("k_proj"), kv, hidden)?,
             v_proj: weight(backend, &attention.at("v_proj"), kv, hidden)?,
             o_proj: weight(backend, &attention.at("o_proj"), hidden, q)?,
             q_norm: norm(backend, &attention.at("q_norm"), c.head_dim)?,
             k_norm: norm(backend, &attention.at("k_norm"), c.head_dim)?,
-            post_attention_layernorm: norm(backend, &at.at("post_attention_layernorm"), hidden)?,
+            around_mlp: Around::load(backend, &at, (Sublayer::Mlp, number), c)?,
             mlp: Mlp::load(backend, &at.at("mlp"), hidden, c.intermediate_size)?,
         })
     }
@@ -151,5 +160,60 @@ impl<B: Backend> Layer<B> {
     /// Keys (rows, kv_heads * head_dim) normalised per head and rotated.
     fn turn_keys(&self, b: &B, c: &DFlashConfig, k: B::Tensor, rotation: &B::Rotation) -> B::Tensor {
         b.rope(b.rms_norm_heads(k, c.head_dim, Some(&self.k_norm), c.rms_norm_eps, 1.0), rotation)
+    }
+}
+
+/// What the residual stream passes on its way into a sub-layer, and what comes out on its way back: a norm, and convolutions on
+/// both sides in DFlash 2.
+struct Around<B: Backend> {
+    norm: B::Vector, // (hidden)
+    eps: f32,
+    conv: Option<DynamicConv<B>>,
+}
+
+impl<B: Backend> Around<B> {
+    fn load(backend: &B, layer: &Cursor<'_>, site: (Sublayer, usize), c: &DFlashConfig) -> Result<Self, ModelError> {
+        let (norm_at, conv_at) = match site {
+            (Sublayer::Attention, _) => ("input_layernorm", "attention_conv"),
+            (Sublayer::Mlp, _) => ("post_attention_layernorm", "mlp_conv"),
+        };
+        let conv = |dflash2| DynamicConv::load(backend, &layer.at(conv_at), dflash2, c.hidden_size, site);
+        Ok(Self {
+            norm: norm(backend, &layer.at(norm_at), c.hidden_size)?,
+            eps: c.rms_norm_eps,
+            conv: c.dflash2.as_ref().map(conv).transpose()?,
+        })
+    }
+
+    /// The sub-layer's first products, of x (rows, hidden), and what [`leave`](Self::leave) needs.
+    fn enter<const N: usize>(
+        &self,
+        b: &B,
+        x: &B::Tensor,
+        weights: [&B::Weight; N],
+        observer: &mut impl Observer<B>,
+    ) -> ([B::Tensor; N], Option<B::Tensor>) {
+        match &self.conv {
+            None => (b.norm_linears(x, Some(&self.norm), self.eps, weights), None),
+            Some(conv) => {
+                let (input, kernels) = conv.before(b, &b.rms_norm(x, Some(&self.norm), self.eps), observer);
+                (b.linears(&input, weights), Some(kernels))
+            }
+        }
+    }
+
+    /// x plus the sub-layer's output, both (rows, hidden).
+    fn leave(
+        &self,
+        b: &B,
+        x: B::Tensor,
+        out: B::Tensor,
+        kernels: Option<B::Tensor>,
+        observer: &mut impl Observer<B>,
+    ) -> B::Tensor {
+        match self.conv.as_ref().zip(kernels) {
+            None => b.add(x, &out),
+            Some((conv, kernels)) => b.add(x, &conv.behind(b, &out, &kernels, observer)),
+        }
     }
 }
