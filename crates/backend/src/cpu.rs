@@ -7,20 +7,20 @@ pub use weights::{Table, Weight};
 
 use stock::{Floats, Stock};
 
-use crate::{ActivationType, Backend, BackendError, KvSpec, KvType, LoadError};
+use crate::{ActivationType, Attended, Backend, BackendError, KvSpec, KvTypes, LoadError};
 use glimmer_encoding::{Encoding, FloatType, RowSource};
-use glimmer_kernels::attention::{self, Attention, KvData, KvDataMut, KvLayout, Workspace};
+use glimmer_kernels::attention::{self, Attention, KvLayout, KvPage, Page, Pages, Workspace};
 use glimmer_kernels::cores;
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::isa::Isa;
 use glimmer_kernels::limits::{self, Limits};
-use glimmer_kernels::memory::{self, Buffer};
+use glimmer_kernels::memory;
 use glimmer_kernels::packed::{Activations, Packed};
 use glimmer_kernels::pool::Pool;
 use glimmer_kernels::rope::Rotation;
 use glimmer_kernels::rows;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What a [`CpuBackend`] is made with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +40,8 @@ pub struct CpuBackend {
     activations: ActivationType,
     workspace: Workspace,
     stock: Stock,
+    /// Pages of each shape that was asked for.
+    pages: Mutex<Vec<Pages>>,
 }
 
 impl CpuBackend {
@@ -60,6 +62,7 @@ impl CpuBackend {
             activations: options.activations,
             workspace: Workspace::default(),
             stock: Stock::default(),
+            pages: Mutex::default(),
         })
     }
 
@@ -155,59 +158,13 @@ impl Tensor {
     }
 }
 
-/// Keys and values of one layer, a ring of slots.
-pub struct KvStore {
-    layout: KvLayout,
-    keys: KvBuffer,
-    values: KvBuffer,
-}
-
-enum KvBuffer {
-    F32(Buffer<f32>),
-    F16(Buffer<u16>),
-    BF16(Buffer<u16>),
-    Q8 { codes: Buffer<i8>, scales: Buffer<f32> },
-}
-
-impl KvBuffer {
-    /// `len` elements and, where the type has them, `scales`.
-    fn zeros(kind: KvType, len: usize, scales: usize) -> Option<Self> {
-        match kind {
-            KvType::F32 => Buffer::zeros(len).map(KvBuffer::F32),
-            KvType::F16 => Buffer::zeros(len).map(KvBuffer::F16),
-            KvType::BF16 => Buffer::zeros(len).map(KvBuffer::BF16),
-            KvType::Q8 => {
-                Buffer::zeros(len).zip(Buffer::zeros(scales)).map(|(codes, scales)| KvBuffer::Q8 { codes, scales })
-            }
-        }
-    }
-
-    fn data(&self) -> KvData<'_> {
-        match self {
-            KvBuffer::F32(data) => KvData::F32(data),
-            KvBuffer::F16(data) => KvData::F16(data),
-            KvBuffer::BF16(data) => KvData::BF16(data),
-            KvBuffer::Q8 { codes, scales } => KvData::Q8 { codes, scales },
-        }
-    }
-
-    fn data_mut(&mut self) -> KvDataMut<'_> {
-        match self {
-            KvBuffer::F32(data) => KvDataMut::F32(data),
-            KvBuffer::F16(data) => KvDataMut::F16(data),
-            KvBuffer::BF16(data) => KvDataMut::BF16(data),
-            KvBuffer::Q8 { codes, scales } => KvDataMut::Q8 { codes, scales },
-        }
-    }
-}
-
 impl Backend for CpuBackend {
     type Tensor = Tensor;
     type Weight = Weight;
     type Table = Table;
     type Vector = Vec<f32>;
     type Rotation = Rotation;
-    type KvStore = KvStore;
+    type KvPage = Arc<Page>;
 
     const ROW_INVARIANT: bool = true;
 
@@ -223,15 +180,30 @@ impl Backend for CpuBackend {
         values
     }
 
-    fn kv_store(&self, spec: KvSpec) -> Result<KvStore, BackendError> {
-        let layout = KvLayout::new(spec.heads, spec.head_dim, spec.positions);
-        let zeros = |kind: KvType, len: usize| {
-            let bytes = layout.scale_len().saturating_mul(kind.head_bytes(layout.head_dim));
-            KvBuffer::zeros(kind, len, layout.scale_len()).ok_or(BackendError::Memory { what: "the KV cache", bytes })
-        };
-        let keys = zeros(spec.types.keys, layout.key_len())?;
-        let values = zeros(spec.types.values, layout.value_len())?;
-        Ok(KvStore { layout, keys, values })
+    fn kv_page(&self, spec: KvSpec) -> Result<Arc<Page>, BackendError> {
+        let layout = KvLayout { heads: spec.heads, head_dim: spec.head_dim };
+        let KvTypes { keys, values } = spec.types;
+        let mut all = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.iter().position(|pages| pages.are(layout, keys, values));
+        let at = known.unwrap_or_else(|| {
+            all.push(Pages::new(layout, keys, values));
+            all.len() - 1
+        });
+        let memory = BackendError::Memory { what: "a page of the KV cache", bytes: all[at].page_bytes() };
+        all[at].take().map(Arc::new).ok_or(memory)
+    }
+
+    fn kv_own(&self, page: &mut Arc<Page>) -> Result<(), BackendError> {
+        if Arc::get_mut(page).is_none() {
+            let KvLayout { heads, head_dim } = page.layout();
+            let [keys, values] = page.types();
+            let mut copy = self.kv_page(KvSpec { heads, head_dim, types: KvTypes { keys, values } })?;
+            if let Some(copy) = Arc::get_mut(&mut copy) {
+                copy.copy_from(page.bytes());
+            }
+            *page = copy;
+        }
+        Ok(())
     }
 
     fn tensor(&self, rows: usize, cols: usize, values: Vec<f32>) -> Tensor {
@@ -320,8 +292,8 @@ impl Backend for CpuBackend {
         x
     }
 
-    fn rotation(&self, positions: Range<usize>, head_dim: usize, theta: f64) -> Rotation {
-        Rotation::new(positions, head_dim, theta)
+    fn rotation(&self, positions: &[usize], head_dim: usize, theta: f64) -> Rotation {
+        Rotation::new(positions.iter().copied(), head_dim, theta)
     }
 
     fn rope(&self, mut x: Tensor, rotation: &Rotation) -> Tensor {
@@ -363,18 +335,28 @@ impl Backend for CpuBackend {
         out
     }
 
-    fn kv_write(&self, store: &mut KvStore, position: usize, k: &Tensor, v: &Tensor) {
-        attention::store_keys(store.layout, store.keys.data_mut(), position, &k.data);
-        attention::store_values(store.layout, store.values.data_mut(), position, &v.data);
+    fn kv_write(&self, page: &mut Arc<Page>, at: usize, k: &Tensor, v: &Tensor, rows: Range<usize>) {
+        assert!(Arc::strong_count(page) == 1, "a page that is written belongs to one sequence");
+        let of = |x: &Tensor| rows.start * x.cols..rows.end * x.cols;
+        if let Some(page) = Arc::get_mut(page) {
+            page.write(at, &k.data[of(k)], &v.data[of(v)]);
+        }
     }
 
-    fn attend(&self, q: &Tensor, store: &KvStore, visible: &[Range<usize>], scale: f32) -> Tensor {
-        let KvStore { layout, keys, values } = store;
-        let q_heads = q.cols / layout.head_dim;
-        let (keys, values) = (keys.data(), values.data());
+    fn attend(&self, q: &Tensor, sequences: &[Attended<'_, Arc<Page>>], scale: f32) -> Tensor {
         let mut out = self.unwritten(q.rows, q.cols);
-        let attention = Attention { q: &q.data, q_heads, layout: *layout, keys, values, scale, visible };
-        attention::attend(self.kernels, &self.pool, &self.workspace, &attention, &mut out.data);
+        let mut start = 0;
+        for &Attended { visible, first, pages } in sequences {
+            let elements = start * q.cols..(start + visible.len()) * q.cols;
+            start += visible.len();
+            let Some(page) = pages.first() else { continue };
+            let views: Vec<KvPage<'_>> = pages.iter().map(|page| page.view()).collect();
+            let (layout, q_heads) = (page.layout(), q.cols / page.layout().head_dim);
+            let attention =
+                Attention { q: &q.data[elements.clone()], q_heads, layout, first, pages: &views, scale, visible };
+            attention::attend(self.kernels, &self.pool, &self.workspace, &attention, &mut out.data[elements]);
+        }
+        assert_eq!(start, q.rows, "rows of the sequences");
         out
     }
 }

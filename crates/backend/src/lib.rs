@@ -8,6 +8,7 @@
 mod cpu;
 
 pub use cpu::{CpuBackend, CpuOptions};
+pub use glimmer_kernels::attention::KvType;
 pub use glimmer_kernels::isa::Isa;
 pub use glimmer_kernels::limits::{Buffer, Limits};
 
@@ -65,69 +66,13 @@ pub enum LoadError<E> {
     Backend(#[from] BackendError),
 }
 
-/// How keys and values are stored. A row attends to them as stored, its own included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KvType {
-    /// 32-bit floats.
-    F32,
-    /// 16-bit floats.
-    F16,
-    /// bfloat16.
-    BF16,
-    /// 8-bit integers with one f32 scale, max |x| / 127, for each head and position.
-    Q8,
-}
-
-impl KvType {
-    /// All of them.
-    pub const ALL: [KvType; 4] = [KvType::F32, KvType::F16, KvType::BF16, KvType::Q8];
-
-    /// Bytes of one head of `head_dim` elements at one position.
-    pub fn head_bytes(self, head_dim: usize) -> usize {
-        match self {
-            KvType::F32 => 4 * head_dim,
-            KvType::F16 | KvType::BF16 => 2 * head_dim,
-            KvType::Q8 => head_dim + size_of::<f32>(),
-        }
-    }
-}
-
-impl fmt::Display for KvType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            KvType::F32 => "f32",
-            KvType::F16 => "f16",
-            KvType::BF16 => "bf16",
-            KvType::Q8 => "q8",
-        })
-    }
-}
-
-impl FromStr for KvType {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let known = Self::ALL.map(|kind| kind.to_string());
-        match Self::ALL.into_iter().zip(&known).find(|(_, known)| *known == name) {
-            Some((kind, _)) => Ok(kind),
-            // Near enough to be taken for the same, and other numbers.
-            None if name == "q8_0" => {
-                Err("unknown cache type `q8_0` (`q8` has 8 bits too, and one scale per head)".into())
-            }
-            None => Err(format!("unknown cache type `{name}` (known: {})", known.join(", "))),
-        }
-    }
-}
-
-/// The shape of one layer's cache.
+/// The shape of one layer's pages.
 #[derive(Clone, Copy, Debug)]
 pub struct KvSpec {
     /// Key and value heads.
     pub heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
-    /// Positions that must fit at once.
-    pub positions: usize,
     /// How keys and values are stored.
     pub types: KvTypes,
 }
@@ -191,6 +136,9 @@ impl KvTypes {
     }
 }
 
+/// Positions of a page of keys and values. Pages begin at multiples of it.
+pub const PAGE: usize = glimmer_kernels::attention::CHUNK;
+
 /// The arithmetic of a transformer.
 ///
 /// Tensors are matrices (rows, cols) of activations; a row is a position. Verbs take a tensor by value where they may reuse its
@@ -205,10 +153,10 @@ pub trait Backend: Send + Sync + 'static {
     type Table: Send + Sync;
     /// A vector of f32, such as a norm's weight.
     type Vector: Send + Sync;
-    /// Rotation angles of a run of positions.
+    /// Rotation angles of some positions.
     type Rotation: Send;
-    /// Keys and values of one layer.
-    type KvStore: Send;
+    /// Keys and values of one layer at [`PAGE`] positions. Clones are the same page.
+    type KvPage: Clone + Send + Sync;
 
     /// Whether a row's bits are the same whatever rows are computed with it. Exactness of speculation rests on it.
     const ROW_INVARIANT: bool;
@@ -219,8 +167,10 @@ pub trait Backend: Send + Sync + 'static {
     fn load_table<S: RowSource>(&self, source: &S) -> Result<Self::Table, LoadError<S::Error>>;
     /// Takes a vector over.
     fn load_vector(&self, values: Vec<f32>) -> Self::Vector;
-    /// An empty cache, every slot zero.
-    fn kv_store(&self, spec: KvSpec) -> Result<Self::KvStore, BackendError>;
+    /// A page, with anything in it.
+    fn kv_page(&self, spec: KvSpec) -> Result<Self::KvPage, BackendError>;
+    /// Makes a page one that nobody else has: a copy, where somebody has.
+    fn kv_own(&self, page: &mut Self::KvPage) -> Result<(), BackendError>;
 
     /// A tensor of these values, row by row.
     fn tensor(&self, rows: usize, cols: usize, values: Vec<f32>) -> Self::Tensor;
@@ -272,8 +222,8 @@ pub trait Backend: Send + Sync + 'static {
         eps: f32,
         scale: f32,
     ) -> Self::Tensor;
-    /// Angles `position * theta^(-2j / head_dim)` for a run of positions.
-    fn rotation(&self, positions: Range<usize>, head_dim: usize, theta: f64) -> Self::Rotation;
+    /// Angles `position * theta^(-2j / head_dim)`, for the position of each row.
+    fn rotation(&self, positions: &[usize], head_dim: usize, theta: f64) -> Self::Rotation;
     /// Turns every head of every row; half-split (NEOX) layout.
     fn rope(&self, x: Self::Tensor, rotation: &Self::Rotation) -> Self::Tensor;
     /// x * sigmoid(gate)
@@ -293,8 +243,20 @@ pub trait Backend: Send + Sync + 'static {
     /// and no row depends on those behind it. `base` (2 * taps * cols), `dynamic` (rows, 2 * taps * groups), `side` 0 or 1.
     fn dynamic_conv(&self, x: &Self::Tensor, base: &Self::Vector, dynamic: &Self::Tensor, side: usize) -> Self::Tensor;
 
-    /// Stores rows of keys and values (rows, heads * head_dim) from `position` on, over whatever the ring held there.
-    fn kv_write(&self, store: &mut Self::KvStore, position: usize, k: &Self::Tensor, v: &Self::Tensor);
-    /// Attention of q (rows, q_heads * head_dim): row r sees the positions `visible[r]`; scores are multiplied by `scale`.
-    fn attend(&self, q: &Self::Tensor, store: &Self::KvStore, visible: &[Range<usize>], scale: f32) -> Self::Tensor;
+    /// Stores rows `rows` of keys and values (rows, heads * head_dim) from position `at` of a page on, which nobody else has.
+    fn kv_write(&self, page: &mut Self::KvPage, at: usize, k: &Self::Tensor, v: &Self::Tensor, rows: Range<usize>);
+    /// Attention of q (rows, q_heads * head_dim), the rows being those of the sequences, one after the other; scores are
+    /// multiplied by `scale`.
+    fn attend(&self, q: &Self::Tensor, sequences: &[Attended<'_, Self::KvPage>], scale: f32) -> Self::Tensor;
+}
+
+/// What the rows of one sequence attend to.
+#[derive(Clone, Copy, Debug)]
+pub struct Attended<'a, P> {
+    /// The positions that each row sees.
+    pub visible: &'a [Range<usize>],
+    /// Which page of the sequence the first of `pages` is: its positions begin at [`PAGE`] times this.
+    pub first: usize,
+    /// That page and those that follow.
+    pub pages: &'a [P],
 }

@@ -233,7 +233,7 @@ impl Engine {
 
     /// A new sequence with an empty cache.
     pub fn session(&self) -> Result<Session, EngineError> {
-        Session::new(Arc::clone(&self.loaded))
+        Ok(Session::new(Arc::clone(&self.loaded)))
     }
 
     /// The settings in effect.

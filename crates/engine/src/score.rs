@@ -77,8 +77,8 @@ impl Engine {
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<Option<Score>, EngineError> {
         let (prefix, body) = ids.split_at(prefix.min(ids.len()));
-        let mut models = vec![Model::new(&self.loaded)?];
-        models.extend(reference.map(|reference| Model::new(&reference.loaded)).transpose()?);
+        let mut models = vec![Model::new(&self.loaded)];
+        models.extend(reference.map(|reference| Model::new(&reference.loaded)));
         let window = models.iter().map(|model| model.loaded.geometry.context).min().unwrap_or(0);
         let Some(step) = window.checked_sub(prefix.len()).filter(|&step| step > 0 && prefix.len() + step > 1) else {
             let expected = format!("at least {}, so that a token has one before it", prefix.len().max(1) + 1);
@@ -142,14 +142,14 @@ struct Model<'a> {
 }
 
 impl<'a> Model<'a> {
-    fn new(loaded: &'a Loaded) -> Result<Self, EngineError> {
+    fn new(loaded: &'a Loaded) -> Self {
         let (positions, widest) = (loaded.geometry.positions(), loaded.geometry.widest());
-        let cache = loaded.target.cache(&loaded.backend, positions, widest, loaded.settings.cache)?;
-        Ok(Self { loaded, cache })
+        let cache = loaded.target.cache(positions, widest, loaded.settings.cache);
+        Self { loaded, cache }
     }
 
-    fn forward(&mut self, ids: &[u32]) -> <Active as Backend>::Tensor {
-        self.loaded.target.forward(&self.loaded.backend, &mut self.cache, ids, &mut Unobserved)
+    fn forward(&mut self, ids: &[u32]) -> Result<<Active as Backend>::Tensor, EngineError> {
+        Ok(self.loaded.target.forward(&self.loaded.backend, &mut self.cache, ids, &mut Unobserved)?)
     }
 
     fn logits(&self, x: &<Active as Backend>::Tensor, rows: std::ops::Range<usize>) -> Vec<f32> {
@@ -184,7 +184,7 @@ impl Tally {
         targets: &[u32],
         first: usize,
     ) -> Result<(), EngineError> {
-        let outputs: Vec<_> = models.iter_mut().map(|model| model.forward(ids)).collect();
+        let outputs: Vec<_> = models.iter_mut().map(|model| model.forward(ids)).collect::<Result<_, _>>()?;
         for from in (first..targets.len()).step_by(ROWS) {
             let to = targets.len().min(from + ROWS);
             let all: Vec<Vec<f32>> = models.iter().zip(&outputs).map(|(model, x)| model.logits(x, from..to)).collect();

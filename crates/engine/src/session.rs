@@ -3,7 +3,7 @@
 use crate::EngineError;
 use crate::engine::{Active, Loaded};
 use crate::sampling::{Chain, DrawError};
-use crate::speculative::{self, DraftError, Drafter, Round};
+use crate::speculative::{self, Drafter, Round};
 use glimmer_backend::Backend;
 use glimmer_model::muse::TextCache;
 use glimmer_model::observe::{FirstNonFinite, Taps, Unobserved};
@@ -30,14 +30,11 @@ pub struct Prefill {
 }
 
 impl Session {
-    pub(crate) fn new(loaded: Arc<Loaded>) -> Result<Self, EngineError> {
+    pub(crate) fn new(loaded: Arc<Loaded>) -> Self {
         let (positions, widest) = (loaded.geometry.positions(), loaded.geometry.widest());
-        let cache = loaded.target.cache(&loaded.backend, positions, widest, loaded.settings.cache)?;
-        let drafter = match &loaded.drafter {
-            Some(drafter) => Some(Arc::clone(drafter).start(&loaded.backend)?),
-            None => None,
-        };
-        Ok(Self { loaded, cache, drafter, drafting: false, tokens: Vec::new() })
+        let cache = loaded.target.cache(positions, widest, loaded.settings.cache);
+        let drafter = loaded.drafter.as_ref().map(|drafter| Arc::clone(drafter).start());
+        Self { loaded, cache, drafter, drafting: false, tokens: Vec::new() }
     }
 
     /// The tokens in the cache.
@@ -76,13 +73,13 @@ impl Session {
             let end = prompt.len().min(start + chunk);
             let wanted = self.drafting && end + reach > prompt.len();
             let rows = if end == prompt.len() { end - start - 1..end - start } else { 0..0 };
-            let out = self.forward(&prompt[start..end], rows, wanted);
+            let out = self.forward(&prompt[start..end], rows, wanted)?;
             // Only the last row's logits are looked at: what an earlier row did wrong has to be seen here.
             if !loaded.backend.read(&out.x).iter().all(|x| x.is_finite()) {
                 return Err(self.name_non_finite(start));
             }
             if let Some(states) = &out.states {
-                self.observe(states, start);
+                self.observe(states, start)?;
             }
             logits = Some(out.logits);
         }
@@ -102,10 +99,10 @@ impl Session {
         let proposals = match &mut self.drafter {
             Some(drafter) if width > 1 && self.drafting => {
                 let draft = drafter.draft(&loaded.backend, &loaded.target, anchor, position, width, chain);
-                draft.map(|draft| draft.tokens).unwrap_or_else(|DraftError { position, cause }| {
+                draft.map(|draft| draft.tokens).unwrap_or_else(|error| {
                     // A drafter cannot change the output, so it cannot end it either.
                     self.drafting = false;
-                    notice = Some(format!("the drafter is off: its output at position {position}: {cause}"));
+                    notice = Some(format!("the drafter is off: {error}"));
                     Vec::new()
                 })
             }
@@ -113,7 +110,7 @@ impl Session {
         };
         let mut rows = vec![anchor];
         rows.extend(&proposals);
-        let out = self.forward(&rows, 0..rows.len(), self.drafting);
+        let out = self.forward(&rows, 0..rows.len(), self.drafting)?;
         let tokens = match speculative::fold(chain, &out.logits, &proposals, position) {
             Ok(tokens) => tokens,
             Err((row, cause)) => return Err(self.explain(position, row, cause)),
@@ -121,7 +118,7 @@ impl Session {
         let verified = tokens.len(); // the anchor and the accepted proposals
         self.rewind(position + verified);
         if let Some(states) = &out.states {
-            self.observe(&loaded.backend.rows(states, 0..verified), position);
+            self.observe(&loaded.backend.rows(states, 0..verified), position)?;
         }
         Ok(Round { width: rows.len(), proposals, accepted: verified - 1, tokens, logits: out.logits, notice })
     }
@@ -165,29 +162,30 @@ impl Session {
         }
     }
 
-    fn observe(&mut self, states: &<Active as Backend>::Tensor, position: usize) {
-        if let Some(drafter) = &mut self.drafter {
-            drafter.observe(&self.loaded.backend, states, position);
+    fn observe(&mut self, states: &<Active as Backend>::Tensor, position: usize) -> Result<(), EngineError> {
+        match &mut self.drafter {
+            Some(drafter) => Ok(drafter.observe(&self.loaded.backend, states, position)?),
+            None => Ok(()),
         }
     }
 
-    fn forward(&mut self, ids: &[u32], logits_of: std::ops::Range<usize>, tap: bool) -> Out {
+    fn forward(&mut self, ids: &[u32], logits_of: std::ops::Range<usize>, tap: bool) -> Result<Out, EngineError> {
         let loaded = &self.loaded;
         let (b, target) = (&loaded.backend, &loaded.target);
         let (x, states) = match &self.drafter {
             Some(drafter) if tap => {
                 let mut taps = Taps::new(drafter.taps());
-                let x = target.forward(b, &mut self.cache, ids, &mut taps);
+                let x = target.forward(b, &mut self.cache, ids, &mut taps)?;
                 (x, Some(taps.concat(b)))
             }
-            _ => (target.forward(b, &mut self.cache, ids, &mut Unobserved), None),
+            _ => (target.forward(b, &mut self.cache, ids, &mut Unobserved)?, None),
         };
         self.tokens.extend(ids);
         let logits = match logits_of.is_empty() {
             true => Vec::new(),
             false => b.read(&target.logits(b, &x, logits_of, &mut Unobserved)),
         };
-        Out { x, logits, states }
+        Ok(Out { x, logits, states })
     }
 
     /// Turns a failed draw into an error: of row `row` of the last pass, which began at `start`. Afterwards the sequence is
@@ -208,7 +206,8 @@ impl Session {
         let mut first = FirstNonFinite::default();
         if self.rewind(start) == start {
             let loaded = Arc::clone(&self.loaded);
-            loaded.target.forward(&loaded.backend, &mut self.cache, &rows, &mut first);
+            // As many rows had memory before; where they have none, the logits are named.
+            let _ = loaded.target.forward(&loaded.backend, &mut self.cache, &rows, &mut first);
         }
         self.reset();
         match first.found {

@@ -149,20 +149,20 @@ impl Engine {
         let mut limits = Vec::new();
         // Everything once, untimed: memory is touched, clocks go up.
         for &rows in &plan.widths {
-            bench.pass(plan.depth, rows);
+            bench.pass(plan.depth, rows)?;
         }
         bench.limits();
         let started = Instant::now();
         let mut rounds = 0;
         while rounds < plan.rounds || started.elapsed() < plan.time {
             for (&rows, samples) in plan.widths.iter().zip(&mut widths) {
-                samples.push(bench.pass(plan.depth, rows));
+                samples.push(bench.pass(plan.depth, rows)?);
             }
             limits.push(bench.limits());
             rounds += 1;
         }
-        let decode = bench.repeat(plan.depth, plan.decode, &mut limits, Bench::decode);
-        let prefill = bench.repeat(plan.depth, plan.prefill, &mut limits, Bench::prefill);
+        let decode = bench.repeat(plan.depth, plan.decode, &mut limits, Bench::decode)?;
+        let prefill = bench.repeat(plan.depth, plan.prefill, &mut limits, Bench::prefill)?;
         let of = |at: fn(&Limits) -> f64| {
             let mut all: Vec<f64> = limits.iter().map(at).collect();
             all.sort_by(f64::total_cmp);
@@ -232,26 +232,24 @@ struct Sample {
 impl<'a> Bench<'a> {
     fn new(loaded: &'a Loaded, plan: &StepPlan) -> Result<Self, EngineError> {
         let (positions, widest) = (loaded.geometry.positions(), loaded.geometry.widest());
-        let cache = loaded.target.cache(&loaded.backend, positions, widest, loaded.settings.cache)?;
+        let cache = loaded.target.cache(positions, widest, loaded.settings.cache);
         let bytes = memory::available().map_or(BUFFER, |available| BUFFER.min(available / 4)) as usize;
         let what = "the measurement of the memory";
         let buffer = loaded.backend.buffer(bytes).ok_or(glimmer_backend::BackendError::Memory { what, bytes })?;
         let mut bench = Self { loaded, cache, buffer, random: Random::new(plan.seed) };
-        bench.fill(plan.depth);
+        bench.fill(plan.depth)?;
         Ok(bench)
     }
 
     /// Brings the cache to `depth` positions of random keys and values, each of variance 1 as normalised keys are.
-    fn fill(&mut self, depth: usize) {
+    fn fill(&mut self, depth: usize) -> Result<(), EngineError> {
         let Self { loaded, cache, random, .. } = self;
-        loaded.target.fill(&loaded.backend, cache, depth, &mut || random.normal());
+        Ok(loaded.target.fill(&loaded.backend, cache, depth, &mut || random.normal())?)
     }
 
     /// Back to `depth` positions.
-    fn rewind(&mut self, depth: usize) {
-        if self.cache.truncate(depth).is_err() {
-            self.fill(depth);
-        }
+    fn rewind(&mut self, depth: usize) -> Result<(), EngineError> {
+        self.cache.truncate(depth).or_else(|_| self.fill(depth))
     }
 
     fn limits(&mut self) -> Limits {
@@ -264,39 +262,41 @@ impl<'a> Bench<'a> {
     }
 
     /// One pass of `rows` rows with all logits.
-    fn pass(&mut self, depth: usize, rows: usize) -> Sample {
+    fn pass(&mut self, depth: usize, rows: usize) -> Result<Sample, EngineError> {
         let ids = self.ids(rows);
-        let sample = timed(|| self.forward(&ids, 0..rows));
-        self.rewind(depth);
-        sample
+        let sample = timed(|| self.forward(&ids, 0..rows))?;
+        self.rewind(depth)?;
+        Ok(sample)
     }
 
     /// A prompt in passes of the prefill chunk, with the last row's logits.
-    fn prefill(&mut self, depth: usize, tokens: usize) -> Sample {
+    fn prefill(&mut self, depth: usize, tokens: usize) -> Result<Sample, EngineError> {
         let ids = self.ids(tokens);
         let sample = timed(|| {
             let chunks = ids.chunks(self.loaded.geometry.prefill_chunk);
             let last = chunks.len() - 1;
             for (i, chunk) in chunks.enumerate() {
                 let logits = if i == last { chunk.len() - 1..chunk.len() } else { 0..0 };
-                self.forward(chunk, logits);
+                self.forward(chunk, logits)?;
             }
-        });
-        self.rewind(depth);
-        sample
+            Ok(())
+        })?;
+        self.rewind(depth)?;
+        Ok(sample)
     }
 
     /// Tokens one after the other, each the likeliest after the one before.
-    fn decode(&mut self, depth: usize, tokens: usize) -> Sample {
+    fn decode(&mut self, depth: usize, tokens: usize) -> Result<Sample, EngineError> {
         let mut id = self.ids(1)[0];
         let sample = timed(|| {
             for _ in 0..tokens {
-                let logits = self.forward(&[id], 0..1);
+                let logits = self.forward(&[id], 0..1)?;
                 id = argmax(&logits).unwrap_or(0);
             }
-        });
-        self.rewind(depth);
-        sample
+            Ok(())
+        })?;
+        self.rewind(depth)?;
+        Ok(sample)
     }
 
     /// The same tokens' worth of work a few times, the limits before each; `None` for no tokens.
@@ -305,30 +305,34 @@ impl<'a> Bench<'a> {
         depth: usize,
         tokens: usize,
         limits: &mut Vec<Limits>,
-        work: fn(&mut Self, usize, usize) -> Sample,
-    ) -> Option<Timing> {
+        work: fn(&mut Self, usize, usize) -> Result<Sample, EngineError>,
+    ) -> Result<Option<Timing>, EngineError> {
         let mut sample = |_| {
             limits.push(self.limits());
             work(self, depth, tokens)
         };
-        (tokens > 0).then(|| timing(tokens, &(0..REPEATS).map(&mut sample).collect::<Vec<_>>()))
+        if tokens == 0 {
+            return Ok(None);
+        }
+        let samples: Vec<_> = (0..REPEATS).map(&mut sample).collect::<Result<_, _>>()?;
+        Ok(Some(timing(tokens, &samples)))
     }
 
-    fn forward(&mut self, ids: &[u32], logits: Range<usize>) -> Vec<f32> {
+    fn forward(&mut self, ids: &[u32], logits: Range<usize>) -> Result<Vec<f32>, EngineError> {
         let (b, target) = (&self.loaded.backend, &self.loaded.target);
-        let x = target.forward(b, &mut self.cache, ids, &mut Unobserved);
-        match logits.is_empty() {
+        let x = target.forward(b, &mut self.cache, ids, &mut Unobserved)?;
+        Ok(match logits.is_empty() {
             true => Vec::new(),
             false => b.read(&target.logits(b, &x, logits, &mut Unobserved)),
-        }
+        })
     }
 }
 
-fn timed<T>(work: impl FnOnce() -> T) -> Sample {
+fn timed<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<Sample, EngineError> {
     let (cpu, started) = (cpu_time(), Instant::now());
-    std::hint::black_box(work());
+    std::hint::black_box(work()?);
     let wall = started.elapsed();
-    Sample { wall, cpu: cpu.zip(cpu_time()).map(|(before, after)| after.saturating_sub(before)) }
+    Ok(Sample { wall, cpu: cpu.zip(cpu_time()).map(|(before, after)| after.saturating_sub(before)) })
 }
 
 fn timing(rows: usize, samples: &[Sample]) -> Timing {

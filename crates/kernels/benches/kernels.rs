@@ -2,9 +2,8 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use glimmer_encoding::{Encoding, FloatType, GgmlType, WeightView, encode_rows};
-use glimmer_kernels::attention::{Attention, KvData, KvLayout, Workspace, attend};
+use glimmer_kernels::attention::{Attention, CHUNK, KvLayout, KvType, Pages, Workspace, attend};
 use glimmer_kernels::dispatch::Kernels;
-use glimmer_kernels::lanes::{Element, F16};
 use glimmer_kernels::limits::{Buffer, Limits};
 use glimmer_kernels::matmul;
 use glimmer_kernels::packed::{self, Activations, Packed, Product};
@@ -124,20 +123,28 @@ fn attention(criterion: &mut Criterion) {
     const HEAD_DIM: usize = 128;
     const DEPTH: usize = 32_768;
     let (pool, kernels, workspace) = (pool(), Kernels::best(), Workspace::default());
-    let layout = KvLayout::new(HEADS, HEAD_DIM, DEPTH);
-    let halves = |len: usize| -> Vec<u16> { noise(len).into_iter().map(F16::narrow).collect() };
-    let (keys, values) = (halves(layout.key_len()), halves(layout.value_len()));
+    let layout = KvLayout { heads: HEADS, head_dim: HEAD_DIM };
+    let all = Pages::new(layout, KvType::F16, KvType::F16);
+    let (keys, values) = (noise(CHUNK * HEADS * HEAD_DIM), noise(CHUNK * HEADS * HEAD_DIM));
+    let pages: Option<Vec<_>> = (0..DEPTH / CHUNK)
+        .map(|_| {
+            let mut page = all.take()?;
+            page.write(0, &keys, &values);
+            Some(page)
+        })
+        .collect();
+    let Some(pages) = pages else { return };
+    let pages: Vec<_> = pages.iter().map(|page| page.view()).collect();
     let mut group = group(criterion, "attention over 32768 positions of f16");
     for rows in [1, 5, 16] {
         let q = noise(rows * Q_HEADS * HEAD_DIM);
         let mut out = vec![0.0; q.len()];
         let visible: Vec<_> = (0..rows).map(|row| 0..DEPTH - rows + row + 1).collect();
-        let (keys, values) = (KvData::F16(&keys), KvData::F16(&values));
         let (elements, bytes) = ((2 * q.len() * DEPTH) as u64, (2 * 2 * HEADS * HEAD_DIM * DEPTH) as u64);
         group.throughput(Throughput::ElementsAndBytes { elements, bytes });
         group.bench_function(BenchmarkId::from_parameter(rows), |b| {
-            let attention =
-                Attention { q: &q, q_heads: Q_HEADS, layout, keys, values, scale: 0.088, visible: &visible };
+            let (q_heads, scale) = (Q_HEADS, 0.088);
+            let attention = Attention { q: &q, q_heads, layout, first: 0, pages: &pages, scale, visible: &visible };
             b.iter(|| attend(kernels, &pool, &workspace, &attention, &mut out));
         });
     }

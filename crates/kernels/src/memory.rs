@@ -2,11 +2,12 @@
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Element types for which zero bits are the number zero.
 ///
 /// # Safety
-/// All bits zero is a valid value, and the type has no drop glue.
+/// Every pattern of bits is a valid value, there is no padding, and the type has no drop glue.
 pub unsafe trait Zero: Copy {}
 
 // SAFETY: zero bits are 0.0.
@@ -56,7 +57,7 @@ impl<T> Drop for Buffer<T> {
 impl<T> Deref for Buffer<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` elements were allocated, and are valid by the promise of `Zero` and by what was written since.
+        // SAFETY: `len` elements were allocated, and are valid by the promise of `Zero`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -71,6 +72,114 @@ impl<T> DerefMut for Buffer<T> {
 impl<T> AsRef<[T]> for Buffer<T> {
     fn as_ref(&self) -> &[T] {
         self
+    }
+}
+
+/// Bytes as elements of another type.
+///
+/// # Panics
+/// If they do not begin where such an element may, or end within one.
+pub fn elements<T: Zero>(bytes: &[u8]) -> &[T] {
+    // SAFETY: every pattern of bits is a value, by the promise of `Zero`.
+    let (before, elements, behind) = unsafe { bytes.align_to() };
+    assert!(before.is_empty() && behind.is_empty(), "{} bytes as elements of {}", bytes.len(), size_of::<T>());
+    elements
+}
+
+/// The same, to be written.
+///
+/// # Panics
+/// As [`elements`] does.
+pub fn elements_mut<T: Zero>(bytes: &mut [u8]) -> &mut [T] {
+    // SAFETY: every pattern of bits is a value, of bytes and of elements, by the promise of `Zero`.
+    let (before, elements, behind) = unsafe { bytes.align_to_mut() };
+    assert!(before.is_empty() && behind.is_empty(), "elements of {} bytes", size_of::<T>());
+    elements
+}
+
+/// Blocks of one size that come and go, cut from large buffers, which they share huge pages in. What is given back is kept for
+/// the next; the system has it again when the last block and this are gone.
+pub struct Blocks(Arc<Kept>);
+
+struct Kept {
+    bytes: usize,
+    kept: Mutex<Slabs>,
+}
+
+#[derive(Default)]
+struct Slabs {
+    slabs: Vec<Buffer<u8>>,
+    /// Where the next block of the last slab begins.
+    next: usize,
+    /// Blocks that were given back.
+    free: Vec<Start>,
+}
+
+/// Where a block begins.
+struct Start(NonNull<u8>);
+
+// SAFETY: a block is owned by whoever has its start.
+unsafe impl Send for Start {}
+// SAFETY: nothing is done with a shared start.
+unsafe impl Sync for Start {}
+
+/// A block of [`Blocks`], with anything in it.
+pub struct Block {
+    start: Start,
+    from: Arc<Kept>,
+}
+
+impl Blocks {
+    /// Blocks of so many bytes.
+    pub fn new(bytes: usize) -> Self {
+        Self(Arc::new(Kept { bytes: bytes.next_multiple_of(64), kept: Mutex::default() }))
+    }
+
+    /// A block, or `None` where the system has no memory for it.
+    pub fn take(&self) -> Option<Block> {
+        /// Of the first buffer and of the largest; each is twice as large as the one before it.
+        const SLABS: [usize; 2] = [2 << 20, 64 << 20];
+        let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = match kept.free.pop() {
+            Some(start) => start,
+            None => {
+                if kept.slabs.last().is_none_or(|slab| kept.next + self.0.bytes > slab.len()) {
+                    let had = kept.slabs.last().map_or(0, |slab| slab.len());
+                    let len = (2 * had).clamp(SLABS[0], SLABS[1]).max(self.0.bytes);
+                    let slab = Buffer::zeros(len).or_else(|| Buffer::zeros(self.0.bytes))?;
+                    kept.slabs.push(slab);
+                    kept.next = 0;
+                }
+                // Not through a slice, which would be of blocks that others own.
+                // SAFETY: `next` and a block behind it lie in the buffer.
+                let start = Start(unsafe { kept.slabs.last()?.start.add(kept.next) });
+                kept.next += self.0.bytes;
+                start
+            }
+        };
+        Some(Block { start, from: Arc::clone(&self.0) })
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let start = Start(self.start.0);
+        self.from.kept.lock().unwrap_or_else(PoisonError::into_inner).free.push(start);
+    }
+}
+
+impl Deref for Block {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block lies in a buffer that `from` keeps, and is given out once until it comes back.
+        unsafe { std::slice::from_raw_parts(self.start.0.as_ptr(), self.from.bytes) }
+    }
+}
+
+impl DerefMut for Block {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.0.as_ptr(), self.from.bytes) }
     }
 }
 
@@ -173,6 +282,23 @@ mod system {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_are_apart_and_come_back() {
+        let blocks = Blocks::new(700_000);
+        let mut some: Vec<Block> = (0..20).map(|_| blocks.take().unwrap()).collect();
+        for (i, block) in some.iter_mut().enumerate() {
+            block.fill(i as u8);
+        }
+        assert!(some.iter().enumerate().all(|(i, block)| block.iter().all(|&byte| byte == i as u8)));
+        let starts: Vec<*const u8> = some.iter().map(|block| block.as_ptr()).collect();
+        drop(some);
+        let again: Vec<Block> = (0..20).map(|_| blocks.take().unwrap()).collect();
+        assert!(again.iter().all(|block| starts.contains(&block.as_ptr())));
+        drop(blocks);
+        assert_eq!(again[0].len(), 700_032);
+        assert!(Blocks::new(1 << 60).take().is_none());
+    }
 
     #[test]
     fn zeros_are_zero_and_too_many_are_refused() {

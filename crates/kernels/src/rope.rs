@@ -3,7 +3,7 @@
 use crate::lanes::{F32, LANES, Lanes, load_padded};
 use crate::math;
 
-/// Cosines and sines for a run of positions.
+/// Cosines and sines for some positions.
 #[derive(Clone, Debug)]
 pub struct Rotation {
     half: usize,
@@ -16,11 +16,12 @@ impl Rotation {
     ///
     /// Frequencies and angles are rounded to f32 before the sine is taken, as transformers does: far from position 0 the
     /// rounding of the angle is the larger part of the result's digits, and models are trained with it.
-    pub fn new(positions: std::ops::Range<usize>, head_dim: usize, theta: f64) -> Self {
+    pub fn new(positions: impl IntoIterator<Item = usize>, head_dim: usize, theta: f64) -> Self {
         let half = head_dim / 2;
         let frequencies: Vec<f32> =
             (0..half).map(|j| 1.0 / math::pow(theta, (2 * j) as f64 / head_dim as f64) as f32).collect();
         let (cos, sin) = positions
+            .into_iter()
             .flat_map(|position| frequencies.iter().map(move |f| position as f32 * f))
             .map(|angle| {
                 let (sin, cos) = math::sin_cos(angle as f64);

@@ -1,6 +1,7 @@
 //! Keys and values of one layer, and which of them a row sees: the cache decides how attention runs.
 
-use glimmer_backend::{Backend, BackendError, KvSpec, KvTypes};
+use crate::kv_pages::KvPages;
+use glimmer_backend::{Attended, Backend, BackendError, KvSpec, PAGE};
 use std::ops::Range;
 
 /// Which earlier positions a layer's rows see.
@@ -14,15 +15,16 @@ pub enum Span {
 
 /// Causal keys and values of one layer, by absolute position.
 ///
-/// A sliding cache is a ring that keeps its window and some slack: a pass of up to `slack + 1` rows never overwrites keys that
-/// its own first row sees, and as many rows can be taken back afterwards.
+/// A sliding cache gives up pages that nobody will see: it keeps its window and some slack, so that as many rows as a pass may have
+/// can be taken back afterwards.
 pub struct KvCache<B: Backend> {
-    store: B::KvStore,
+    pages: KvPages<B>,
     span: Span,
-    capacity: usize,
+    context: usize,
+    widest: usize,
     len: usize,
-    /// One past the highest position that was ever written: what the ring holds ends there.
-    written: usize,
+    /// What the rows of the present pass see.
+    visible: Vec<Range<usize>>,
 }
 
 /// The positions that a cache cannot go back to.
@@ -34,18 +36,8 @@ pub struct CannotTruncate {
 
 impl<B: Backend> KvCache<B> {
     /// An empty cache for up to `context` positions, of which at most `widest` are added in one pass.
-    pub fn new(
-        backend: &B,
-        span: Span,
-        context: usize,
-        widest: usize,
-        heads: usize,
-        head_dim: usize,
-        types: KvTypes,
-    ) -> Result<Self, BackendError> {
-        let capacity = positions_needed(span, context, widest);
-        let store = backend.kv_store(KvSpec { heads, head_dim, positions: capacity, types })?;
-        Ok(Self { store, span, capacity, len: 0, written: 0 })
+    pub fn new(span: Span, context: usize, widest: usize, spec: KvSpec) -> Self {
+        Self { pages: KvPages::new(spec), span, context, widest, len: 0, visible: Vec::new() }
     }
 
     /// Positions held: the next row is at this position.
@@ -58,44 +50,58 @@ impl<B: Backend> KvCache<B> {
         self.len == 0
     }
 
-    /// Adds rows of keys and values and attends to them and to what came before: row r, at position `len() + r`, sees
-    /// itself and what its span allows of the earlier ones.
+    /// Takes the memory for `rows` more positions, and gives up what nobody will see. Nothing else changes, whether it fails or not.
     ///
     /// # Panics
     /// If the rows are more than the cache was made for.
-    pub fn attend(&mut self, backend: &B, q: &B::Tensor, k: &B::Tensor, v: &B::Tensor, scale: f32) -> B::Tensor {
-        let (rows, _) = backend.shape(q);
+    pub fn reserve(&mut self, backend: &B, rows: usize) -> Result<(), BackendError> {
+        let (start, end) = (self.len, self.len + rows);
+        assert!(end <= self.context, "{rows} rows at {start} in a cache of {} positions", self.context);
+        assert!(self.span == Span::Full || rows <= self.widest, "{rows} rows in a pass of at most {}", self.widest);
+        self.pages.forget_before(start - start.min(self.kept()));
+        self.pages.reserve(backend, start..end)
+    }
+
+    /// Adds rows `rows` of keys and values, for which memory was [reserved](Self::reserve). Row r of them, at position `len() + r`, will
+    /// see itself and what its span allows of the earlier ones.
+    pub fn write(&mut self, backend: &B, k: &B::Tensor, v: &B::Tensor, rows: Range<usize>) {
+        self.pages.write(backend, self.len, k, v, rows.clone());
         let start = self.len;
-        let fits = match self.span {
-            _ if start + rows <= self.capacity => true,
-            Span::Full => false,
-            Span::Sliding(window) => window + rows <= self.capacity + 1,
-        };
-        assert!(fits, "{rows} rows at {start} in a cache of {} positions", self.capacity);
-        backend.kv_write(&mut self.store, start, k, v);
-        self.len += rows;
-        self.written = self.written.max(self.len);
-        let visible: Vec<Range<usize>> = (start..self.len).map(|position| self.span.visible(position)).collect();
-        backend.attend(q, &self.store, &visible, scale)
+        self.len += rows.len();
+        self.visible.clear();
+        self.visible.extend((start..self.len).map(|position| self.span.visible(position)));
+    }
+
+    /// What the rows attend to that were written last.
+    pub fn attended(&self) -> Attended<'_, B::KvPage> {
+        self.pages.attended(&self.visible)
     }
 
     /// Takes the first `len` positions as given: keys and values of `width` elements a position, drawn from `values`. What the
     /// cache held is lost, and what it would no longer hold is not drawn.
     ///
     /// # Panics
-    /// If a full cache was made for fewer positions.
-    pub fn fill(&mut self, backend: &B, len: usize, width: usize, values: &mut dyn FnMut() -> f32) {
-        const TOGETHER: usize = 256;
-        assert!(self.span != Span::Full || len <= self.capacity, "{len} in a cache of {} positions", self.capacity);
-        let mut position = len.saturating_sub(self.capacity);
+    /// If the cache was made for fewer positions.
+    pub fn fill(
+        &mut self,
+        backend: &B,
+        len: usize,
+        width: usize,
+        values: &mut dyn FnMut() -> f32,
+    ) -> Result<(), BackendError> {
+        assert!(len <= self.context, "{len} in a cache of {} positions", self.context);
+        self.pages.truncate(0);
+        let mut position = len - len.min(self.kept());
+        self.pages.reserve(backend, position..len)?;
         while position < len {
-            let rows = TOGETHER.min(len - position).min(self.capacity);
+            let rows = PAGE.min(len - position);
             let mut draw = || backend.tensor(rows, width, (0..rows * width).map(|_| values()).collect());
             let (k, v) = (draw(), draw());
-            backend.kv_write(&mut self.store, position, &k, &v);
+            self.pages.write(backend, position, &k, &v, 0..rows);
             position += rows;
         }
-        (self.len, self.written) = (len, len);
+        self.len = len;
+        Ok(())
     }
 
     /// Forgets every position from `len` on, or says that the positions before it which the next row would see are gone.
@@ -109,22 +115,43 @@ impl<B: Backend> KvCache<B> {
             return Err(CannotTruncate { shortest });
         }
         self.len = len;
-        if len == 0 {
-            self.written = 0;
-        }
+        self.pages.truncate(len);
         Ok(())
     }
 
     /// The shortest length, 0 aside, that [`truncate`](Self::truncate) can cut to.
     pub fn shortest(&self) -> usize {
-        match self.span {
-            Span::Full => 0,
-            // Positions from `written - capacity` on are held; the row at `len` sees from `len - window + 1` on.
-            Span::Sliding(window) => match self.written.checked_sub(self.capacity) {
-                None | Some(0) => 0,
-                Some(oldest) => oldest + window - 1,
-            },
+        match (self.span, self.pages.positions().start) {
+            (Span::Full, _) | (_, 0) => 0,
+            // The row at `len` sees from `len - window + 1` on.
+            (Span::Sliding(window), oldest) => oldest + window - 1,
         }
+    }
+
+    /// The pages.
+    pub fn pages(&self) -> &KvPages<B> {
+        &self.pages
+    }
+
+    /// The first page that has to be there for a sequence of `len` positions to go on.
+    pub fn first_page(&self, len: usize) -> usize {
+        self.span.visible(len).start / PAGE
+    }
+
+    /// Takes over the first `len` positions of another sequence: the pages that hold them, from [`first_page`](Self::first_page) on.
+    ///
+    /// # Panics
+    /// If there are more or fewer pages.
+    pub fn adopt(&mut self, len: usize, pages: Vec<B::KvPage>) {
+        let first = self.first_page(len);
+        assert_eq!(first + pages.len(), len.div_ceil(PAGE), "pages of {len} positions");
+        self.pages.adopt(first, pages);
+        self.len = len;
+    }
+
+    /// Positions before the next one that are kept.
+    fn kept(&self) -> usize {
+        positions_needed(self.span, self.context, self.widest)
     }
 }
 

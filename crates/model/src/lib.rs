@@ -5,6 +5,7 @@
 pub mod dflash;
 mod error;
 pub mod kv_cache;
+pub mod kv_pages;
 mod layers;
 pub mod muse;
 pub mod observe;

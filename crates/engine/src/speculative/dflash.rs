@@ -38,9 +38,9 @@ impl<B: Backend> DrafterModel<B> for DFlash<B> {
         self.model.config().block_size
     }
 
-    fn start(self: Arc<Self>, backend: &B) -> Result<Box<dyn Drafter<B>>, ModelError> {
-        let context = self.model.context(backend)?;
-        Ok(Box::new(DFlashDrafter { weights: self, context }))
+    fn start(self: Arc<Self>) -> Box<dyn Drafter<B>> {
+        let context = self.model.context();
+        Box::new(DFlashDrafter { weights: self, context })
     }
 }
 
@@ -60,8 +60,8 @@ impl<B: Backend> Drafter<B> for DFlashDrafter<B> {
         config.sliding_window + config.block_size
     }
 
-    fn observe(&mut self, backend: &B, states: &B::Tensor, position: usize) {
-        self.weights.model.observe(backend, &mut self.context, states, position, &mut Unobserved);
+    fn observe(&mut self, backend: &B, states: &B::Tensor, position: usize) -> Result<(), ModelError> {
+        self.weights.model.observe(backend, &mut self.context, states, position, &mut Unobserved)
     }
 
     fn draft(
@@ -77,7 +77,7 @@ impl<B: Backend> Drafter<B> for DFlashDrafter<B> {
         debug_assert_eq!(self.context.end(), position, "the anchor follows what was observed");
         let mut block = vec![model.config().mask_token_id; width];
         block[0] = anchor;
-        let hidden = model.draft(b, &mut self.context, target.embed_raw(b, &block), &mut Unobserved);
+        let hidden = model.draft(b, &mut self.context, target.embed_raw(b, &block), &mut Unobserved)?;
         let proposing = b.rows(&hidden, 1..width);
         let logits = target.bare_logits(b, &proposing);
         let config = target.config();
@@ -99,7 +99,7 @@ impl<B: Backend> Drafter<B> for DFlashDrafter<B> {
                     chain.propose_among(logits, at, pending, selector.top_k(), edges)
                 }
             };
-            let proposal = proposal.map_err(|cause| DraftError { position, cause })?;
+            let proposal = proposal.map_err(|cause| DraftError::Output { position, cause })?;
             draft.tokens.push(proposal.token);
             draft.confidence.push(proposal.probability);
         }

@@ -17,6 +17,7 @@ use glimmer_model::ModelError;
 use glimmer_model::dflash::DFlashConfig;
 use glimmer_model::muse::{MuseText, TextConfig};
 use std::sync::Arc;
+use thiserror::Error;
 
 /// A drafter's weights, from which each session makes its own [`Drafter`].
 pub trait DrafterModel<B: Backend>: Send + Sync {
@@ -25,7 +26,7 @@ pub trait DrafterModel<B: Backend>: Send + Sync {
     /// The most rows of a round: the anchor and `block_size - 1` proposals.
     fn block_size(&self) -> usize;
     /// A drafter with an empty context.
-    fn start(self: Arc<Self>, backend: &B) -> Result<Box<dyn Drafter<B>>, ModelError>;
+    fn start(self: Arc<Self>) -> Box<dyn Drafter<B>>;
 }
 
 /// Proposes what comes after the verified tokens of one sequence.
@@ -35,7 +36,7 @@ pub trait Drafter<B: Backend>: Send {
     /// How many of the last positions it makes use of.
     fn reach(&self) -> usize;
     /// Takes the tapped states (rows, taps * hidden) of verified positions from `position` on.
-    fn observe(&mut self, backend: &B, states: &B::Tensor, position: usize);
+    fn observe(&mut self, backend: &B, states: &B::Tensor, position: usize) -> Result<(), ModelError>;
     /// Proposes the `width - 1` tokens after `anchor`, which stands at `position`, the first that was not observed.
     fn draft(
         &mut self,
@@ -61,13 +62,20 @@ pub struct Draft {
     pub confidence: Vec<f64>,
 }
 
-/// A drafter's logits that nothing can be proposed from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DraftError {
-    /// Position of the proposal.
-    pub position: usize,
-    /// Why.
-    pub cause: DrawError,
+/// Why nothing can be proposed.
+#[derive(Debug, Error)]
+pub enum DraftError {
+    /// The drafter's logits.
+    #[error("its output at position {position}: {cause}")]
+    Output {
+        /// Position of the proposal.
+        position: usize,
+        /// Why.
+        cause: DrawError,
+    },
+    /// Its pass.
+    #[error(transparent)]
+    Model(#[from] ModelError),
 }
 
 /// A drafter's configuration, checked against its target, and its tensors, accounted for.

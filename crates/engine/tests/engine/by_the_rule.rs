@@ -4,7 +4,7 @@
 //! weights and activations that were rounded here. The second knows nothing of packed weights.
 
 use crate::support::{logits, tower};
-use glimmer_backend::{Backend, BackendError, CpuBackend, CpuOptions, Isa, KvSpec, KvTypes, LoadError};
+use glimmer_backend::{Attended, Backend, BackendError, CpuBackend, CpuOptions, Isa, KvSpec, KvTypes, LoadError};
 use glimmer_encoding::{RowSource, Scratch};
 use glimmer_engine::{ActivationType, KvType, Source};
 use std::ops::Range;
@@ -96,7 +96,7 @@ impl Backend for Both {
     type Table = <CpuBackend as Backend>::Table;
     type Vector = <CpuBackend as Backend>::Vector;
     type Rotation = <CpuBackend as Backend>::Rotation;
-    type KvStore = [<CpuBackend as Backend>::KvStore; 2];
+    type KvPage = [<CpuBackend as Backend>::KvPage; 2];
 
     const ROW_INVARIANT: bool = true;
 
@@ -116,8 +116,13 @@ impl Backend for Both {
         self.scalar.load_vector(values)
     }
 
-    fn kv_store(&self, spec: KvSpec) -> Result<Self::KvStore, BackendError> {
-        Ok([self.kernels.kv_store(spec)?, self.scalar.kv_store(spec)?])
+    fn kv_page(&self, spec: KvSpec) -> Result<Self::KvPage, BackendError> {
+        Ok([self.kernels.kv_page(spec)?, self.scalar.kv_page(spec)?])
+    }
+
+    fn kv_own(&self, [kernels, rule]: &mut Self::KvPage) -> Result<(), BackendError> {
+        self.kernels.kv_own(kernels)?;
+        self.scalar.kv_own(rule)
     }
 
     fn tensor(&self, rows: usize, cols: usize, values: Vec<f32>) -> Twice {
@@ -177,7 +182,7 @@ impl Backend for Both {
         Twice { kernels, rule: self.scalar.rms_norm_heads(x.rule, head_dim, weight, eps, scale) }
     }
 
-    fn rotation(&self, positions: Range<usize>, head_dim: usize, theta: f64) -> Self::Rotation {
+    fn rotation(&self, positions: &[usize], head_dim: usize, theta: f64) -> Self::Rotation {
         self.scalar.rotation(positions, head_dim, theta)
     }
 
@@ -207,14 +212,25 @@ impl Backend for Both {
         Twice { kernels, rule: self.scalar.dynamic_conv(&x.rule, base, &dynamic.rule, side) }
     }
 
-    fn kv_write(&self, [kernels, rule]: &mut Self::KvStore, position: usize, k: &Twice, v: &Twice) {
-        self.kernels.kv_write(kernels, position, &k.kernels, &v.kernels);
-        self.scalar.kv_write(rule, position, &k.rule, &v.rule);
+    fn kv_write(&self, [kernels, rule]: &mut Self::KvPage, at: usize, k: &Twice, v: &Twice, rows: Range<usize>) {
+        self.kernels.kv_write(kernels, at, &k.kernels, &v.kernels, rows.clone());
+        self.scalar.kv_write(rule, at, &k.rule, &v.rule, rows);
     }
 
-    fn attend(&self, q: &Twice, [kernels, rule]: &Self::KvStore, visible: &[Range<usize>], scale: f32) -> Twice {
-        let kernels = self.kernels.attend(&q.kernels, kernels, visible, scale);
-        Twice { kernels, rule: self.scalar.attend(&q.rule, rule, visible, scale) }
+    fn attend(&self, q: &Twice, sequences: &[Attended<'_, Self::KvPage>], scale: f32) -> Twice {
+        let pages = |of: usize| -> Vec<Vec<_>> {
+            sequences.iter().map(|sequence| sequence.pages.iter().map(|page| page[of].clone()).collect()).collect()
+        };
+        let attend = |backend: &CpuBackend, q, pages: &[Vec<_>]| {
+            let sequences: Vec<_> = sequences
+                .iter()
+                .zip(pages)
+                .map(|(&Attended { visible, first, .. }, pages)| Attended { visible, first, pages })
+                .collect();
+            backend.attend(q, &sequences, scale)
+        };
+        let kernels = attend(&self.kernels, &q.kernels, &pages(0));
+        Twice { kernels, rule: attend(&self.scalar, &q.rule, &pages(1)) }
     }
 }
 

@@ -206,10 +206,10 @@ pub fn tower<B: Backend>(b: &B, target: &Source) -> MuseText<B> {
 
 /// The logits after every one of `ids`, taken in passes of `chunk`: what the backend reads of each pass, one after the other.
 pub fn logits<B: Backend>(b: &B, tower: &MuseText<B>, ids: &[u32], chunk: usize, types: KvTypes) -> Vec<f32> {
-    let mut cache = tower.cache(b, ids.len(), chunk, types).unwrap();
+    let mut cache = tower.cache(ids.len(), chunk, types);
     let mut all = Vec::new();
     for part in ids.chunks(chunk) {
-        let x = tower.forward(b, &mut cache, part, &mut Unobserved);
+        let x = tower.forward(b, &mut cache, part, &mut Unobserved).unwrap();
         all.extend(b.read(&tower.logits(b, &x, 0..part.len(), &mut Unobserved)));
     }
     all

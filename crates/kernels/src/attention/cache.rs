@@ -1,22 +1,32 @@
 //! How keys and values lie in memory, and how they are stored there.
 //!
-//! Both lie in blocks of sixteen positions. A block of keys has a lane for each position, so that a score needs no sum across
-//! lanes; a block of values has a row for each, so that a weight is multiplied with a part of a row.
+//! A cache is a sequence of pages of [`CHUNK`] positions, whose borders are those of chunks. In a page both lie in blocks of sixteen positions. A
+//! block of keys has a lane for each position, so that a score needs no sum across lanes; a block of values has a row for each, so
+//! that a weight is multiplied with a part of a row.
 
 use super::{Ahead, BLOCKS, CHUNK, Rounded};
 use crate::dispatch::Kernels;
 use crate::lanes::{BF16, Element, F16, F32, LANES};
+use std::fmt;
 use std::ops::Range;
+use std::str::FromStr;
 
-/// How a cache lies in memory: per head, a ring of `slots` positions.
+/// How a page lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     /// Key and value heads.
     pub heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
-    /// Positions that fit; a multiple of 16.
-    pub slots: usize,
+}
+
+/// The keys and values of one page.
+#[derive(Clone, Copy, Debug)]
+pub struct KvPage<'a> {
+    /// As [`KvLayout::key_len`] says.
+    pub keys: KvData<'a>,
+    /// As [`KvLayout::value_len`] says.
+    pub values: KvData<'a>,
 }
 
 /// Keys or values.
@@ -27,24 +37,19 @@ pub(crate) enum Side {
 }
 
 impl KvLayout {
-    /// A layout for at least `positions` positions.
-    pub fn new(heads: usize, head_dim: usize, positions: usize) -> Self {
-        Self { heads, head_dim, slots: positions.max(1).next_multiple_of(LANES) }
-    }
-
-    /// Elements of the key buffer: (heads, slots / 16, head_dim, 16).
+    /// Elements of the keys of a page: (heads, 16, head_dim, 16).
     pub fn key_len(&self) -> usize {
-        self.heads * self.slots * self.row_len(Side::Keys)
+        self.heads * CHUNK * self.row_len(Side::Keys)
     }
 
-    /// Elements of the value buffer: (heads, slots, head_dim rounded up to 16).
+    /// Elements of the values of a page: (heads, 256, head_dim rounded up to 16).
     pub fn value_len(&self) -> usize {
-        self.heads * self.slots * self.row_len(Side::Values)
+        self.heads * CHUNK * self.row_len(Side::Values)
     }
 
-    /// Scales of keys or of values that are stored in 8 bits: (heads, slots).
+    /// Scales of the keys or of the values of a page that are stored in 8 bits: (heads, 256).
     pub fn scale_len(&self) -> usize {
-        self.heads * self.slots
+        self.heads * CHUNK
     }
 
     pub(super) fn value_stride(&self) -> usize {
@@ -59,24 +64,14 @@ impl KvLayout {
         }
     }
 
-    /// The positions of a chunk, counted from its first, in pieces of up to [`BLOCKS`] whole blocks that lie together.
-    pub(super) fn runs(
-        self,
-        side: Side,
-        head: usize,
-        chunk: usize,
-        positions: Range<usize>,
-    ) -> impl Iterator<Item = Run> {
-        let ring = self.slots / LANES;
-        let first = chunk * CHUNK / LANES;
-        let (mut block, end) = (positions.start / LANES, positions.end.div_ceil(LANES));
-        std::iter::from_fn(move || {
-            let slot = (first + block) % ring;
-            let count = BLOCKS.min(end - block).min(ring - slot);
-            let start = head * ring + slot;
-            let run = Run { side, block, stored: start..start + count, block_len: LANES * self.row_len(side) };
-            block += count;
-            (count > 0).then_some(run)
+    /// Positions of a page, counted from its first, in pieces of up to [`BLOCKS`] whole blocks.
+    pub(super) fn runs(self, side: Side, head: usize, positions: Range<usize>) -> impl Iterator<Item = Run> {
+        const BLOCKS_OF_PAGE: usize = CHUNK / LANES;
+        let end = positions.end.div_ceil(LANES);
+        (positions.start / LANES..end).step_by(BLOCKS).map(move |block| {
+            let start = head * BLOCKS_OF_PAGE + block;
+            let stored = start..start + BLOCKS.min(end - block);
+            Run { side, block, stored, block_len: LANES * self.row_len(side) }
         })
     }
 }
@@ -85,16 +80,16 @@ impl KvLayout {
 #[derive(Debug)]
 pub(super) struct Run {
     pub side: Side,
-    /// The first block, counted from the first of the chunk.
+    /// The first block, counted from the first of the page.
     pub block: usize,
-    /// The same blocks, counted over all that is stored.
+    /// The same blocks, counted over all that the page has.
     stored: Range<usize>,
     /// Elements of a block.
     block_len: usize,
 }
 
 impl Run {
-    /// The positions, counted from the first of the chunk.
+    /// The positions, counted from the first of the page.
     pub fn positions(&self) -> Range<usize> {
         self.block * LANES..(self.block + self.stored.len()) * LANES
     }
@@ -105,6 +100,60 @@ impl Run {
 
     fn scales(&self) -> Range<usize> {
         self.stored.start * LANES..self.stored.end * LANES
+    }
+}
+
+/// How keys and values are stored. A row attends to them as stored, its own included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KvType {
+    /// 32-bit floats.
+    F32,
+    /// 16-bit floats.
+    F16,
+    /// bfloat16.
+    BF16,
+    /// 8-bit integers with one f32 scale, max |x| / 127, for each head and position.
+    Q8,
+}
+
+impl KvType {
+    /// All of them.
+    pub const ALL: [KvType; 4] = [KvType::F32, KvType::F16, KvType::BF16, KvType::Q8];
+
+    /// Bytes of one head of `head_dim` elements at one position.
+    pub fn head_bytes(self, head_dim: usize) -> usize {
+        match self {
+            KvType::F32 => 4 * head_dim,
+            KvType::F16 | KvType::BF16 => 2 * head_dim,
+            KvType::Q8 => head_dim + size_of::<f32>(),
+        }
+    }
+}
+
+impl fmt::Display for KvType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KvType::F32 => "f32",
+            KvType::F16 => "f16",
+            KvType::BF16 => "bf16",
+            KvType::Q8 => "q8",
+        })
+    }
+}
+
+impl FromStr for KvType {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = Self::ALL.map(|kind| kind.to_string());
+        match Self::ALL.into_iter().zip(&known).find(|(_, known)| *known == name) {
+            Some((kind, _)) => Ok(kind),
+            // Near enough to be taken for the same, and other numbers.
+            None if name == "q8_0" => {
+                Err("unknown cache type `q8_0` (`q8` has 8 bits too, and one scale per head)".into())
+            }
+            None => Err(format!("unknown cache type `{name}` (known: {})", known.join(", "))),
+        }
     }
 }
 
@@ -145,6 +194,15 @@ pub enum KvDataMut<'a> {
     },
 }
 
+impl<'a> KvPage<'a> {
+    pub(super) fn data(&self, side: Side) -> KvData<'a> {
+        match side {
+            Side::Keys => self.keys,
+            Side::Values => self.values,
+        }
+    }
+}
+
 impl<'a> KvData<'a> {
     /// Asserts that there is as much as the layout says.
     pub(super) fn check(&self, layout: KvLayout, side: Side) {
@@ -153,7 +211,7 @@ impl<'a> KvData<'a> {
             KvData::F16(data) | KvData::BF16(data) => (data.len(), layout.scale_len()),
             KvData::Q8 { codes, scales } => (codes.len(), scales.len()),
         };
-        let expected = layout.heads * layout.slots * layout.row_len(side);
+        let expected = layout.heads * CHUNK * layout.row_len(side);
         assert!(len == expected && scales == layout.scale_len(), "{side:?}: {len} elements, {scales} scales");
     }
 
@@ -186,25 +244,25 @@ impl<'a> KvData<'a> {
     }
 }
 
-/// Stores rows of keys (rows, heads * head_dim) from `position` on, each element rounded to the stored type, to the nearest and ties to
+/// Stores rows of keys (rows, heads * head_dim) from position `at` of a page on, each element rounded to the stored type, to the nearest and ties to
 /// even. 8-bit codes are x (127 / max) for the head and position's own max |x|.
 ///
 /// # Panics
-/// If the lengths do not belong together.
-pub fn store_keys(layout: KvLayout, keys: KvDataMut<'_>, position: usize, k: &[f32]) {
-    store(layout, Side::Keys, keys, position, k);
+/// If the lengths do not belong together, or the page has not so many rows.
+pub fn store_keys(layout: KvLayout, keys: KvDataMut<'_>, at: usize, k: &[f32]) {
+    store(layout, Side::Keys, keys, at, k);
 }
 
 /// Stores rows of values (rows, heads * head_dim) as [`store_keys`] stores keys.
 ///
 /// # Panics
-/// If the lengths do not belong together.
-pub fn store_values(layout: KvLayout, values: KvDataMut<'_>, position: usize, v: &[f32]) {
-    store(layout, Side::Values, values, position, v);
+/// If the lengths do not belong together, or the page has not so many rows.
+pub fn store_values(layout: KvLayout, values: KvDataMut<'_>, at: usize, v: &[f32]) {
+    store(layout, Side::Values, values, at, v);
 }
 
-fn store(layout: KvLayout, side: Side, to: KvDataMut<'_>, position: usize, x: &[f32]) {
-    let place = Place { layout, side, position };
+fn store(layout: KvLayout, side: Side, to: KvDataMut<'_>, at: usize, x: &[f32]) {
+    let place = Place { layout, side, at };
     match to {
         KvDataMut::F32(to) => place.narrow::<F32>(to, x),
         KvDataMut::F16(to) => place.narrow::<F16>(to, x),
@@ -229,7 +287,7 @@ fn store(layout: KvLayout, side: Side, to: KvDataMut<'_>, position: usize, x: &[
 struct Place {
     layout: KvLayout,
     side: Side,
-    position: usize,
+    at: usize,
 }
 
 impl Place {
@@ -243,13 +301,14 @@ impl Place {
 
     /// Calls `head` with the index of the head's slot, its elements, and what puts an element of it where it belongs.
     fn write<T>(&self, to: &mut [T], x: &[f32], mut head: impl FnMut(usize, &[f32], &mut dyn FnMut(usize, T))) {
-        let KvLayout { heads, head_dim, slots } = self.layout;
+        let KvLayout { heads, head_dim } = self.layout;
         let row_len = self.layout.row_len(self.side);
-        assert!(x.len().is_multiple_of(heads * head_dim) && to.len() == heads * slots * row_len);
+        assert!(x.len().is_multiple_of(heads * head_dim) && to.len() == heads * CHUNK * row_len);
+        assert!(self.at + x.len() / (heads * head_dim) <= CHUNK, "rows of one page");
         for (row, x) in x.chunks_exact(heads * head_dim).enumerate() {
-            let slot = (self.position + row) % slots;
+            let slot = self.at + row;
             for (index, x) in x.chunks_exact(head_dim).enumerate() {
-                let slot = index * slots + slot;
+                let slot = index * CHUNK + slot;
                 let block = (slot - slot % LANES) * row_len;
                 let (start, step) = match self.side {
                     Side::Keys => (block + slot % LANES, LANES),

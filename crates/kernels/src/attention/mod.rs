@@ -5,7 +5,7 @@
 //! a score is the sum over d, ascending, of q\[d\] k\[d\] by fused multiply-add; position p adds its weight to lane p mod 16 of
 //! the sum, ascending; a value is weighed into its element by fused multiply-add, positions ascending. Positions that a row
 //! does not see are left out, not weighed with zero. Nothing depends on how many rows are computed together, on the
-//! ring a cache lives in, or on the threads: prefill, decode and verification of a block give the same bits.
+//! pages that a cache lives in, or on the threads: prefill, decode and verification of a block give the same bits.
 //!
 //! The work is cut into tasks of up to eight rows, one key head, and one chunk or all of them. A task widens sixteen or
 //! thirty-two positions at a time to f32, in the nearest cache, and multiplies them with every query head of every of its
@@ -13,9 +13,11 @@
 
 mod cache;
 mod kernels;
+mod page;
 
-pub use cache::{KvData, KvDataMut, KvLayout, store_keys, store_values};
+pub use cache::{KvData, KvDataMut, KvLayout, KvPage, KvType, store_keys, store_values};
 pub(crate) use kernels::{Ahead, Rounded, Scores, Weigh, merge, scores, soften, weigh, widen, widen_codes};
+pub use page::{Page, Pages};
 
 use crate::dispatch::Kernels;
 use crate::lanes::LANES;
@@ -43,15 +45,15 @@ pub struct Attention<'a> {
     pub q: &'a [f32],
     /// Query heads.
     pub q_heads: usize,
-    /// How the cache lies in memory.
+    /// How each page lies in memory.
     pub layout: KvLayout,
-    /// Keys, as [`KvLayout::key_len`] says.
-    pub keys: KvData<'a>,
-    /// Values, as [`KvLayout::value_len`] says.
-    pub values: KvData<'a>,
+    /// Which chunk the first page holds.
+    pub first: usize,
+    /// The keys and values of that chunk and of those that follow.
+    pub pages: &'a [KvPage<'a>],
     /// Multiplies every score.
     pub scale: f32,
-    /// The positions that each row attends to: not empty, and still in the cache.
+    /// The positions that each row attends to: not empty, and in the pages.
     pub visible: &'a [Range<usize>],
 }
 
@@ -82,15 +84,21 @@ struct Parked {
 /// Attention of every row, into `out` (rows, q_heads * head_dim).
 ///
 /// # Panics
-/// If the shapes do not belong together, or a range is empty or larger than the cache.
+/// If the shapes do not belong together, or a range is empty or not in the pages.
 pub fn attend(kernels: &Kernels, pool: &Pool, workspace: &Workspace, a: &Attention<'_>, out: &mut [f32]) {
-    let KvLayout { heads, head_dim, slots } = a.layout;
+    let KvLayout { heads, head_dim } = a.layout;
     let rows = a.visible.len();
     let width = a.q_heads * head_dim;
     assert!(a.q.len() == rows * width && out.len() == rows * width && a.q_heads.is_multiple_of(heads));
-    assert!(a.visible.iter().all(|r| !r.is_empty() && r.len() <= slots), "ranges within {slots} slots");
-    a.keys.check(a.layout, Side::Keys);
-    a.values.check(a.layout, Side::Values);
+    let (start, end) = (a.first * CHUNK, (a.first + a.pages.len()) * CHUNK);
+    assert!(
+        a.visible.iter().all(|r| !r.is_empty() && r.start >= start && r.end <= end),
+        "ranges within {start}..{end}"
+    );
+    for page in a.pages {
+        page.keys.check(a.layout, Side::Keys);
+        page.values.check(a.layout, Side::Values);
+    }
     let positions: usize = a.visible.iter().map(Range::len).sum();
     let pool = Some(pool).filter(|pool| pool.threads() > 1 && positions * width >= WORTH_SHARING);
     let job = Job { kernels, pool, a, group: a.q_heads / heads, record: a.layout.value_stride() + LANES };
@@ -258,7 +266,7 @@ impl Job<'_> {
         weights: &mut Vec<f32>,
         part: &mut [f32],
     ) {
-        let KvLayout { heads, head_dim, .. } = self.a.layout;
+        let KvLayout { heads, head_dim } = self.a.layout;
         let (kernels, scale, width) = (self.kernels, self.a.scale, self.group * head_dim);
         let widened = sized(widened, BLOCKS * LANES * self.a.layout.value_stride());
         let weights = sized(weights, rows.len() * self.group * CHUNK);
@@ -276,12 +284,16 @@ impl Job<'_> {
 
         let start = seeing(0..CHUNK).map(|(_, seen)| seen.start).min().unwrap_or(0);
         let end = seeing(0..CHUNK).map(|(_, seen)| seen.end).max().unwrap_or(0);
-        let runs = |side: Side| self.a.layout.runs(side, head, chunk, start..end);
+        if start >= end {
+            return;
+        }
+        let page = &self.a.pages[chunk - self.a.first];
+        let runs = |side: Side| self.a.layout.runs(side, head, start..end);
         let mut runs = runs(Side::Keys).chain(runs(Side::Values)).peekable();
         while let Some(run) = runs.next() {
-            let blocks = self.data(run.side).widen(kernels, &run, widened);
+            let blocks = page.data(run.side).widen(kernels, &run, widened);
             let nothing = Ahead::of(&blocks[..0]);
-            let mut ahead = runs.peek().map_or(nothing, |next| self.data(next.side).ahead(next));
+            let mut ahead = runs.peek().map_or(nothing, |next| page.data(next.side).ahead(next));
             for (i, seen) in seeing(run.positions()) {
                 let weights = &mut weights[weights_of(i)];
                 let (block, part) = (run.block, &mut part[part_of(i)]);
@@ -300,13 +312,6 @@ impl Job<'_> {
                 }
                 ahead = nothing;
             }
-        }
-    }
-
-    fn data(&self, side: Side) -> KvData<'_> {
-        match side {
-            Side::Keys => self.a.keys,
-            Side::Values => self.a.values,
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Attention over rings of keys and values.
+//! Attention over pages of keys and values.
 
 use crate::support::{ENDS, Flush, Guarded, Random, bits, cases, tables};
 use glimmer_kernels::attention::{
-    Attention, CHUNK, KvData, KvDataMut, KvLayout, Workspace, attend, store_keys, store_values,
+    Attention, CHUNK, KvData, KvDataMut, KvLayout, KvPage, KvType, Pages, Workspace, attend, store_keys, store_values,
 };
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::lanes::{BF16, Element, F16};
@@ -97,13 +97,13 @@ impl GuardedStored {
     }
 }
 
-/// A cache that has held `written` positions, and rows that attend to it.
+/// Pages that hold the last of `written` positions, and rows that attend to them.
 #[derive(Clone, Debug)]
 struct Case {
     heads: usize,
     group: usize,
     head_dim: usize,
-    positions: usize,
+    first: usize,
     written: usize,
     visible: Vec<Range<usize>>,
     keys: Kind,
@@ -116,27 +116,45 @@ struct Buffers {
     q: Vec<f32>,
     keys: Vec<f32>,   // rounded
     values: Vec<f32>, // rounded
-    stored: (Stored, Stored),
+    /// From page `first` of the case on.
+    pages: Vec<(Stored, Stored)>,
+}
+
+impl Buffers {
+    /// Stores a row of keys or of values over what was there.
+    fn put(&mut self, first: usize, position: usize, keys: bool, row: &[f32]) {
+        let (layout, page) = (self.layout, &mut self.pages[position / CHUNK - first]);
+        match keys {
+            true => store_keys(layout, page.0.data_mut(), position % CHUNK, row),
+            false => store_values(layout, page.1.data_mut(), position % CHUNK, row),
+        }
+    }
 }
 
 impl Case {
     fn buffers(&self) -> Buffers {
-        let layout = KvLayout::new(self.heads, self.head_dim, self.positions);
+        let layout = KvLayout { heads: self.heads, head_dim: self.head_dim };
         let mut random = Random::new(self.seed);
         let width = self.heads * self.head_dim;
         let (keys, values) = (random.values(self.written * width), random.values(self.written * width));
         let q = random.values(self.visible.len() * width * self.group);
-        let mut stored = (
-            Stored::zeros(self.keys, layout.key_len(), layout.scale_len()),
-            Stored::zeros(self.values, layout.value_len(), layout.scale_len()),
-        );
-        // Row by row and in one piece is the same.
-        store_keys(layout, stored.0.data_mut(), 0, &keys);
-        for (position, values) in values.chunks_exact(width).enumerate() {
-            store_values(layout, stored.1.data_mut(), position, values);
-        }
+        let pages = self.first..self.written.div_ceil(CHUNK);
+        let pages = pages.map(|page| {
+            let mut stored = (
+                Stored::zeros(self.keys, layout.key_len(), layout.scale_len()),
+                Stored::zeros(self.values, layout.value_len(), layout.scale_len()),
+            );
+            let rows = page * CHUNK * width..self.written.min((page + 1) * CHUNK) * width;
+            // Row by row and in one piece is the same.
+            store_keys(layout, stored.0.data_mut(), 0, &keys[rows.clone()]);
+            for (at, values) in values[rows].chunks_exact(width).enumerate() {
+                store_values(layout, stored.1.data_mut(), at, values);
+            }
+            stored
+        });
+        let pages = pages.collect();
         let round = |kind: Kind, x: &[f32]| x.chunks_exact(self.head_dim).flat_map(|head| kind.round(head)).collect();
-        Buffers { layout, q, keys: round(self.keys, &keys), values: round(self.values, &values), stored }
+        Buffers { layout, q, keys: round(self.keys, &keys), values: round(self.values, &values), pages }
     }
 
     fn run(&self, kernels: &Kernels, pool: &Pool, b: &Buffers, rows: Range<usize>, end: Flush) -> Vec<f32> {
@@ -154,14 +172,16 @@ impl Case {
     ) -> Vec<f32> {
         let width = self.heads * self.group * self.head_dim;
         let q = Guarded::new(&b.q[rows.start * width..rows.end * width], end);
-        let (keys, values) = (GuardedStored::new(&b.stored.0, end), GuardedStored::new(&b.stored.1, end));
+        let guarded = b.pages.iter().map(|(k, v)| (GuardedStored::new(k, end), GuardedStored::new(v, end)));
+        let guarded: Vec<_> = guarded.collect();
+        let pages: Vec<_> = guarded.iter().map(|(k, v)| KvPage { keys: k.data(), values: v.data() }).collect();
         let mut out = Guarded::new(&vec![f32::NAN; rows.len() * width], end);
         let attention = Attention {
             q: &q,
             q_heads: self.heads * self.group,
             layout: b.layout,
-            keys: keys.data(),
-            values: values.data(),
+            first: self.first,
+            pages: &pages,
             scale: self.scale(),
             visible: &self.visible[rows],
         };
@@ -227,45 +247,82 @@ fn check(case: &Case) {
     }
 }
 
-fn rings() -> impl Strategy<Value = Case> {
+fn sequences() -> impl Strategy<Value = Case> {
     let shape = (1..=3usize, prop::sample::select(vec![1usize, 2, 3, 4, 5, 8, 13, 16]), 1..=20usize);
-    let cache = (prop::sample::select(vec![1usize, 16, 40, 256, 300, 700]), 1..=1500usize);
+    let cache = (0..=3usize, 1..=700usize);
     let kinds = (prop::sample::select(KINDS.to_vec()), prop::sample::select(KINDS.to_vec()));
     (shape, cache, prop::sample::select(vec![1usize, 2, 3, 8, 9, 20]), kinds, any::<u64>()).prop_map(
-        |((heads, group, half_dim), (positions, written), rows, (keys, values), seed)| {
-            let slots = KvLayout::new(heads, 2 * half_dim, positions).slots;
+        |((heads, group, half_dim), (first, held), rows, (keys, values), seed)| {
             let mut random = Random::new(seed ^ 0xabc);
-            let oldest = written.saturating_sub(slots);
+            let oldest = first * CHUNK;
+            let written = oldest + held;
             let visible = (0..rows)
                 .map(|_| {
                     let start = oldest + random.below(written - oldest);
                     start..start + 1 + random.below(written - start)
                 })
                 .collect();
-            Case { heads, group, head_dim: 2 * half_dim, positions, written, visible, keys, values, seed }
+            Case { heads, group, head_dim: 2 * half_dim, first, written, visible, keys, values, seed }
         },
     )
 }
 
 #[test]
-fn every_ring_and_range() {
-    cases(48, &rings(), check);
+fn every_run_of_pages_and_range() {
+    cases(48, &sequences(), check);
 }
 
 #[test]
 fn borders_of_chunks_and_blocks() {
     for written in [15, 16, 17, 255, 256, 257, 512, 777] {
-        for positions in [written, 64, 256, 260] {
-            let slots = KvLayout::new(1, 16, positions).slots;
-            let oldest = written.saturating_sub(slots);
-            let visible: Vec<Range<usize>> = [oldest, oldest + 1, written - 1, written / CHUNK * CHUNK]
+        for first in 0..=(written - 1) / CHUNK {
+            let oldest = first * CHUNK;
+            let visible: Vec<Range<usize>> = [oldest, oldest + 1, written - 1, (written - 1) / CHUNK * CHUNK]
                 .into_iter()
                 .filter(|&start| start >= oldest && start < written)
                 .map(|start| start..written)
                 .collect();
-            let (keys, values) = (KINDS[written % 4], KINDS[positions % 4]);
-            check(&Case { heads: 2, group: 4, head_dim: 16, positions, written, visible, keys, values, seed: 3 });
+            let (keys, values) = (KINDS[written % 4], KINDS[(written + first) / 2 % 4]);
+            check(&Case { heads: 2, group: 4, head_dim: 16, first, written, visible, keys, values, seed: 3 });
         }
+    }
+}
+
+#[test]
+fn a_page_keeps_what_is_written_and_passes_on_its_bytes() {
+    let (layout, pool, width) = (KvLayout { heads: 2, head_dim: 6 }, Pool::new(1), 12);
+    let mut random = Random::new(4);
+    let (k, v, q) = (random.values(40 * width), random.values(40 * width), random.values(2 * width));
+    for types in [[KvType::F32, KvType::Q8], [KvType::Q8, KvType::F16], [KvType::BF16, KvType::F32]] {
+        let pages = Pages::new(layout, types[0], types[1]);
+        let mut page = pages.take().unwrap();
+        page.write(0, &k[..7 * width], &v[..7 * width]);
+        page.write(7, &k[7 * width..], &v[7 * width..]);
+        let mut copy = pages.take().unwrap();
+        copy.copy_from(page.bytes());
+        assert!(page.layout() == layout && page.types() == types && page.bytes().len() == pages.page_bytes());
+        let attend_to = |view: KvPage<'_>| {
+            let mut out = vec![0.0; 2 * width];
+            let visible = [0..40, 5..20];
+            let attention =
+                Attention { q: &q, q_heads: 2, layout, first: 0, pages: &[view], scale: 0.4, visible: &visible };
+            attend(Kernels::best(), &pool, &Workspace::default(), &attention, &mut out);
+            bits(&out)
+        };
+        let kind = |of: KvType| KINDS[KvType::ALL.iter().position(|kind| *kind == of).unwrap()];
+        let mut stored = (
+            Stored::zeros(kind(types[0]), layout.key_len(), layout.scale_len()),
+            Stored::zeros(kind(types[1]), layout.value_len(), layout.scale_len()),
+        );
+        store_keys(layout, stored.0.data_mut(), 0, &k);
+        store_values(layout, stored.1.data_mut(), 0, &v);
+        let guarded = (GuardedStored::new(&stored.0, Flush::End), GuardedStored::new(&stored.1, Flush::End));
+        let expected = attend_to(KvPage { keys: guarded.0.data(), values: guarded.1.data() });
+        assert_eq!(attend_to(page.view()), expected, "{types:?}");
+        // What is written later, the copy does not see.
+        page.write(3, &v[..width], &k[..width]);
+        assert_eq!(attend_to(copy.view()), expected, "{types:?}");
+        assert_ne!(attend_to(page.view()), expected, "{types:?}");
     }
 }
 
@@ -275,7 +332,7 @@ fn what_is_not_visible_weighs_nothing() {
         heads: 1,
         group: 2,
         head_dim: 8,
-        positions: 600,
+        first: 0,
         written: 600,
         visible: vec![100..101, 37..300, 256..512],
         keys: Kind::F32,
@@ -287,8 +344,8 @@ fn what_is_not_visible_weighs_nothing() {
     // Keys and values of all other positions become NaN.
     let mut dirty = case.buffers();
     for position in (0..600).filter(|p| !case.visible.iter().any(|r| r.contains(p))) {
-        store_keys(dirty.layout, dirty.stored.0.data_mut(), position, &[f32::NAN; 8]);
-        store_values(dirty.layout, dirty.stored.1.data_mut(), position, &[f32::NAN; 8]);
+        dirty.put(0, position, true, &[f32::NAN; 8]);
+        dirty.put(0, position, false, &[f32::NAN; 8]);
     }
     for kernels in tables() {
         assert_eq!(bits(&case.run(kernels, &Pool::new(1), &dirty, 0..3, Flush::End)), bits(&clean));
@@ -304,7 +361,7 @@ fn what_is_not_a_number_is_not_hidden() {
             heads: 1,
             group: 1,
             head_dim: 8,
-            positions: 600,
+            first: 0,
             written: 600,
             visible: vec![0..600, 1..2],
             keys: kind,
@@ -316,10 +373,7 @@ fn what_is_not_a_number_is_not_hidden() {
                 let mut b = case.buffers();
                 // One element is enough, whatever the others are.
                 let row = [1.0, bad, -2.0, 0.0, bad, 3.0, 4.0, 5.0];
-                match keys {
-                    true => store_keys(b.layout, b.stored.0.data_mut(), position, &row),
-                    false => store_values(b.layout, b.stored.1.data_mut(), position, &row),
-                }
+                b.put(0, position, keys, &row);
                 for kernels in tables() {
                     let out = case.run(kernels, &Pool::new(1), &b, 0..2, Flush::End);
                     // A key that is stored as infinite may weigh nothing: a score of minus infinity is one.
@@ -342,7 +396,7 @@ fn the_shape_of_the_model() {
                 heads: 2,
                 group: 16,
                 head_dim: 128,
-                positions: 600,
+                first: 1,
                 written: 1000,
                 visible: (0..rows).map(|row| sliding(1001 - rows + row)).collect(),
                 keys,
@@ -360,7 +414,7 @@ fn more_parts_than_wait_at_a_time() {
         heads: 3,
         group: 16,
         head_dim: 2,
-        positions: written,
+        first: 0,
         written,
         visible: (0..16).map(|row| 700 * row..written - 300 * row).collect(),
         keys: Kind::F16,
@@ -375,7 +429,7 @@ fn more_parts_than_wait_at_a_time() {
 
 #[test]
 fn eight_bits_keep_what_they_can() {
-    let layout = KvLayout::new(1, 4, 16);
+    let layout = KvLayout { heads: 1, head_dim: 4 };
     for (row, codes, scale) in [
         ([1.0, -0.5, 0.25, 0.0], [127, -64, 32, 0], 1.0 / 127.0),
         ([0.0, -0.0, 0.0, 0.0], [0; 4], 0.0),

@@ -7,7 +7,7 @@ use super::v2::{DynamicConv, Selector};
 use crate::ModelError;
 use crate::layers::{Mlp, counted, norm, weight};
 use crate::observe::{Observer, Site, Sublayer};
-use glimmer_backend::Backend;
+use glimmer_backend::{Backend, BackendError};
 use glimmer_checkpoint::{Checkpoint, Cursor};
 
 /// The drafter's weights: of `MuseGlimmerAssistantModel`, and of `DFlash2DraftModel`, which has more.
@@ -57,10 +57,9 @@ impl<B: Backend> DFlash<B> {
     }
 
     /// An empty context.
-    pub fn context(&self, backend: &B) -> Result<Context<B>, ModelError> {
+    pub fn context(&self) -> Context<B> {
         let c = &self.config;
-        Context::new(backend, c.num_hidden_layers, c.reach(), c.block_size, c.num_key_value_heads, c.head_dim)
-            .map_err(|cause| ModelError::Backend { what: "the drafter's context".into(), cause })
+        Context::new(c.num_hidden_layers, c.reach(), c.block_size, c.num_key_value_heads, c.head_dim)
     }
 
     /// Adds the target's tapped states (rows, taps * hidden) of verified positions from `position` on.
@@ -73,7 +72,7 @@ impl<B: Backend> DFlash<B> {
         states: &B::Tensor,
         position: usize,
         observer: &mut impl Observer<B>,
-    ) {
+    ) -> Result<(), ModelError> {
         let c = &self.config;
         let (rows, _) = b.shape(states);
         // More rows than the context holds would overwrite each other.
@@ -81,13 +80,15 @@ impl<B: Backend> DFlash<B> {
         let (states, position, rows) = (b.rows(states, skip..rows), position + skip, rows - skip);
         let encoded = b.rms_norm(&b.linear(&states, &self.fc), Some(&self.hidden_norm), c.rms_norm_eps);
         observer.see(b, Site::Encoder, &encoded);
-        let rotation = b.rotation(position..position + rows, c.head_dim, c.rope_theta);
-        context.extend(position, rows);
+        context.extend(b, position, rows).map_err(no_memory)?;
+        let positions: Vec<usize> = (position..position + rows).collect();
+        let rotation = b.rotation(&positions, c.head_dim, c.rope_theta);
         for (i, layer) in self.layers.iter().enumerate() {
             let [k, v] = b.linears(&encoded, [&layer.k_proj, &layer.v_proj]);
             let k = layer.turn_keys(b, c, k, &rotation);
             context.write(b, i, position, &k, &v);
         }
+        Ok(())
     }
 
     /// One pass over a block of raw target embeddings (rows, hidden), the anchor's first, which stands at the end of the
@@ -98,12 +99,13 @@ impl<B: Backend> DFlash<B> {
         context: &mut Context<B>,
         block: B::Tensor,
         observer: &mut impl Observer<B>,
-    ) -> B::Tensor {
+    ) -> Result<B::Tensor, ModelError> {
         let c = &self.config;
         let (rows, _) = b.shape(&block);
         let position = context.end();
-        let rotation = b.rotation(position..position + rows, c.head_dim, c.rope_theta);
-        let visible = context.visible(rows);
+        let visible = context.block(b, rows).map_err(no_memory)?;
+        let positions: Vec<usize> = (position..position + rows).collect();
+        let rotation = b.rotation(&positions, c.head_dim, c.rope_theta);
         let scale = 1.0 / (c.head_dim as f32).sqrt();
         let mut x = block;
         for (i, layer) in self.layers.iter().enumerate() {
@@ -123,8 +125,12 @@ impl<B: Backend> DFlash<B> {
         }
         let x = b.rms_norm(&x, Some(&self.norm), c.rms_norm_eps);
         observer.see(b, Site::FinalNorm, &x);
-        x
+        Ok(x)
     }
+}
+
+fn no_memory(cause: BackendError) -> ModelError {
+    ModelError::Backend { what: "the drafter's context".into(), cause }
 }
 
 struct Layer<B: Backend> {

@@ -6,7 +6,7 @@ mod text;
 mod vision;
 
 pub use config::{LayerConfig, MuseConfig, TextConfig};
-pub use text::{MuseText, TextCache};
+pub use text::{MuseText, Rows, TextCache};
 pub use vision::VisionConfig;
 
 use crate::ModelError;

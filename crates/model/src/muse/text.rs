@@ -5,7 +5,7 @@ use crate::ModelError;
 use crate::kv_cache::{CannotTruncate, KvCache};
 use crate::layers::{Mlp, centred_norm, counted, norm, table, weight};
 use crate::observe::{Observer, Site};
-use glimmer_backend::{Backend, KvTypes};
+use glimmer_backend::{Backend, BackendError, KvSpec, KvTypes};
 use glimmer_checkpoint::{Checkpoint, Cursor};
 use std::ops::Range;
 
@@ -21,6 +21,18 @@ pub struct MuseText<B: Backend> {
 /// Keys and values of every layer of one sequence.
 pub struct TextCache<B: Backend> {
     layers: Vec<KvCache<B>>,
+}
+
+/// One sequence of a pass, and what is appended to it.
+pub struct Rows<'a, B: Backend> {
+    /// Its keys and values.
+    pub cache: &'a mut TextCache<B>,
+    /// The tokens.
+    pub ids: &'a [u32],
+}
+
+fn no_memory(cause: BackendError) -> ModelError {
+    ModelError::Backend { what: "the context".into(), cause }
 }
 
 impl<B: Backend> MuseText<B> {
@@ -51,40 +63,65 @@ impl<B: Backend> MuseText<B> {
     }
 
     /// An empty cache for up to `context` positions, of which at most `widest` are added in one pass.
-    pub fn cache(&self, b: &B, context: usize, widest: usize, types: KvTypes) -> Result<TextCache<B>, ModelError> {
+    pub fn cache(&self, context: usize, widest: usize, types: KvTypes) -> TextCache<B> {
         let c = &self.config;
-        let layers = c.layers.iter().map(|layer| {
-            KvCache::new(b, layer.span, context, widest, c.num_key_value_heads, c.head_dim, types)
-                .map_err(|cause| ModelError::Backend { what: format!("a context of {context} tokens"), cause })
-        });
-        Ok(TextCache { layers: layers.collect::<Result<_, _>>()? })
+        let spec = KvSpec { heads: c.num_key_value_heads, head_dim: c.head_dim, types };
+        TextCache { layers: c.layers.iter().map(|layer| KvCache::new(layer.span, context, widest, spec)).collect() }
     }
 
     /// Takes the first `len` positions as given, their keys and values drawn from `values`: for timing, where what they say does
     /// not matter. What the cache held is lost.
-    pub fn fill(&self, b: &B, cache: &mut TextCache<B>, len: usize, values: &mut dyn FnMut() -> f32) {
+    pub fn fill(
+        &self,
+        b: &B,
+        cache: &mut TextCache<B>,
+        len: usize,
+        values: &mut dyn FnMut() -> f32,
+    ) -> Result<(), ModelError> {
         let width = self.config.num_key_value_heads * self.config.head_dim;
-        cache.layers.iter_mut().for_each(|layer| layer.fill(b, len, width, values));
+        cache.layers.iter_mut().try_for_each(|layer| layer.fill(b, len, width, values)).map_err(no_memory)
     }
 
-    /// Appends `ids` to the sequence and returns the residual stream after the last layer: (ids, hidden).
-    pub fn forward(&self, b: &B, cache: &mut TextCache<B>, ids: &[u32], observer: &mut impl Observer<B>) -> B::Tensor {
+    /// Appends `ids` to one sequence and returns the residual stream after the last layer: (ids, hidden).
+    pub fn forward(
+        &self,
+        b: &B,
+        cache: &mut TextCache<B>,
+        ids: &[u32],
+        observer: &mut impl Observer<B>,
+    ) -> Result<B::Tensor, ModelError> {
+        self.forward_all(b, &mut [Rows { cache, ids }], observer)
+    }
+
+    /// Appends to each sequence, in one pass, and returns the residual stream after the last layer of all rows, one sequence's after
+    /// the other's: (rows, hidden). Memory for keys and values is taken before anything is computed; what fails changes nothing.
+    pub fn forward_all(
+        &self,
+        b: &B,
+        batch: &mut [Rows<'_, B>],
+        observer: &mut impl Observer<B>,
+    ) -> Result<B::Tensor, ModelError> {
         let c = &self.config;
-        let start = cache.len();
-        let mut x = b.rms_norm(&self.embed_raw(b, ids), None, c.rms_norm_eps); // (ids, hidden)
+        for Rows { cache, ids } in &mut *batch {
+            cache.layers.iter_mut().try_for_each(|layer| layer.reserve(b, ids.len())).map_err(no_memory)?;
+        }
+        let ids: Vec<u32> = batch.iter().flat_map(|rows| rows.ids).copied().collect();
+        let positions: Vec<usize> =
+            batch.iter().flat_map(|rows| rows.cache.len()..rows.cache.len() + rows.ids.len()).collect();
+        let mut x = b.rms_norm(&self.embed_raw(b, &ids), None, c.rms_norm_eps); // (rows, hidden)
         observer.see(b, Site::Embed, &x);
         let mut rotation: Option<(f64, B::Rotation)> = None;
-        for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
+        for (i, layer) in self.layers.iter().enumerate() {
             if let Some(theta) = c.layers[i].rope_theta
                 && rotation.as_ref().is_none_or(|(had, _)| *had != theta)
             {
-                rotation = Some((theta, b.rotation(start..start + ids.len(), c.head_dim, theta)));
+                rotation = Some((theta, b.rotation(&positions, c.head_dim, theta)));
             }
             let rotation = rotation.as_ref().filter(|_| c.layers[i].rope_theta.is_some()).map(|(_, r)| r);
-            x = layer.forward(b, c, i, x, rotation, kv, observer);
+            x = layer.forward(b, c, i, x, rotation, batch, observer);
             observer.see(b, Site::Layer(i), &x);
         }
-        x
+        Ok(x)
     }
 
     /// Logits (rows, vocab) of the given rows of what [`forward`](Self::forward) returned.
@@ -107,6 +144,16 @@ impl<B: Backend> MuseText<B> {
 }
 
 impl<B: Backend> TextCache<B> {
+    /// The cache of each layer.
+    pub fn layers(&self) -> &[KvCache<B>] {
+        &self.layers
+    }
+
+    /// The same, to be changed; all have to stay equally long.
+    pub fn layers_mut(&mut self) -> &mut [KvCache<B>] {
+        &mut self.layers
+    }
+
     /// Positions held.
     pub fn len(&self) -> usize {
         self.layers.first().map_or(0, KvCache::len)
@@ -157,12 +204,13 @@ impl<B: Backend> DecoderLayer<B> {
         layer: usize,
         x: B::Tensor, // (rows, hidden)
         rotation: Option<&B::Rotation>,
-        kv: &mut KvCache<B>,
+        batch: &mut [Rows<'_, B>],
         observer: &mut impl Observer<B>,
     ) -> B::Tensor {
         let norm = Some(&self.input_layernorm);
         observer.see_inside(b, Site::InputNorm(layer), || b.rms_norm(&x, norm, c.rms_norm_eps));
-        let attention = self.self_attn.forward(b, c, &x, norm, rotation, kv);
+        let caches = batch.iter_mut().map(|rows| (rows.ids.len(), &mut rows.cache.layers[layer]));
+        let attention = self.self_attn.forward(b, c, &x, norm, rotation, caches);
         observer.see(b, Site::AttentionOut(layer), &attention);
         let norm = Some(&self.post_attention_layernorm);
         observer.see_inside(b, Site::PostAttentionNorm(layer), || b.rms_norm(&attention, norm, c.post_norm_eps));
@@ -194,14 +242,14 @@ impl<B: Backend> Attention<B> {
         })
     }
 
-    fn forward(
+    fn forward<'a>(
         &self,
         b: &B,
         c: &TextConfig,
         x: &B::Tensor, // (rows, hidden)
         norm: Option<&B::Vector>,
         rotation: Option<&B::Rotation>,
-        kv: &mut KvCache<B>,
+        caches: impl Iterator<Item = (usize, &'a mut KvCache<B>)>,
     ) -> B::Tensor {
         let head_dim = c.head_dim;
         let weights = [&self.q_proj, &self.k_proj, &self.v_proj, &self.gate_proj];
@@ -214,7 +262,16 @@ impl<B: Backend> Attention<B> {
             None => (q, k),
         };
         let scale = 1.0 / (head_dim as f32).sqrt();
-        let attended = kv.attend(b, &q, &k, &v, scale); // (rows, q_heads * head_dim)
+        let mut row = 0;
+        let caches: Vec<&KvCache<B>> = caches
+            .map(|(rows, kv)| {
+                kv.write(b, &k, &v, row..row + rows);
+                row += rows;
+                &*kv
+            })
+            .collect();
+        let sequences: Vec<_> = caches.iter().map(|kv| kv.attended()).collect();
+        let attended = b.attend(&q, &sequences, scale); // (rows, q_heads * head_dim)
         b.gate_linear(attended, &gate, &self.o_proj)
     }
 }

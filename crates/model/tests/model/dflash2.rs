@@ -58,7 +58,7 @@ fn draft(
     mut seen: All,
 ) -> Drafted {
     let (dflash2, selector) = (drafter.config().dflash2.as_ref().unwrap(), drafter.selector().unwrap());
-    let hidden = drafter.draft(b, context, target.embed_raw(b, block), &mut seen);
+    let hidden = drafter.draft(b, context, target.embed_raw(b, block), &mut seen).unwrap();
     let rows = b.rows(&hidden, 1..block.len());
     let logits = b.softcap(target.bare_logits(b, &rows), dflash2.output_multiplier, dflash2.final_logit_softcapping);
     let (hidden, logits) = (b.read(&hidden), b.read(&logits));
@@ -79,17 +79,17 @@ fn stored_rounds_are_met_and_every_path() {
     for (case, data) in cases["cases"].as_object().unwrap() {
         let mut sequence = ids(&data["input_ids"]);
         sequence.push(data["rounds"][0]["anchor"].as_u64().unwrap() as u32);
-        let mut cache = target.cache(&b, 200, 64, F32).unwrap();
-        let mut context = drafter.context(&b).unwrap();
+        let mut cache = target.cache(200, 64, F32);
+        let mut context = drafter.context();
         for (number, round) in data["rounds"].as_array().unwrap().iter().enumerate() {
             let at = |name: &str| format!("{case}.round{number}.{name}");
             let start = cache.len();
             let new = sequence[start..sequence.len() - 1].to_vec();
             let mut tapped = Taps::new(taps);
-            target.forward(&b, &mut cache, &new, &mut tapped);
+            target.forward(&b, &mut cache, &new, &mut tapped).unwrap();
             let states = tapped.concat(&b);
             let mut seen = All::default();
-            drafter.observe(&b, &mut context, &states, start, &mut seen);
+            drafter.observe(&b, &mut context, &states, start, &mut seen).unwrap();
             assert_eq!(context.end() as u64, round["noise_start"].as_u64().unwrap());
             let mut block = vec![mask; round["block"].as_u64().unwrap() as usize];
             block[0] = *sequence.last().unwrap();
@@ -179,15 +179,15 @@ fn a_block_depends_on_the_window_before_it_and_on_nothing_else() {
     let drafter = drafter(&b, &target);
     let taps = &drafter.config().target_layer_ids;
     let states = {
-        let mut cache = target.cache(&b, 100, 100, F32).unwrap();
+        let mut cache = target.cache(100, 100, F32);
         let mut tapped = Taps::new(taps);
-        target.forward(&b, &mut cache, &(0..90).map(|i| i * 5 % 400).collect::<Vec<u32>>(), &mut tapped);
+        target.forward(&b, &mut cache, &(0..90).map(|i| i * 5 % 400).collect::<Vec<u32>>(), &mut tapped).unwrap();
         tapped.concat(&b)
     };
     let block = |from: usize| {
-        let mut context = drafter.context(&b).unwrap();
-        drafter.observe(&b, &mut context, &b.rows(&states, from..90), from, &mut Unobserved);
-        b.read(&drafter.draft(&b, &mut context, target.embed_raw(&b, &[9, 500, 500, 500]), &mut Unobserved))
+        let mut context = drafter.context();
+        drafter.observe(&b, &mut context, &b.rows(&states, from..90), from, &mut Unobserved).unwrap();
+        b.read(&drafter.draft(&b, &mut context, target.embed_raw(&b, &[9, 500, 500, 500]), &mut Unobserved).unwrap())
     };
     // The anchor sees itself and the fifteen before it.
     assert_eq!(block(0), block(75));

@@ -45,10 +45,10 @@ pub fn open(name: &str) -> (Checkpoint, MuseConfig) {
 
 /// All logits of a sequence, fed in passes of `chunk` tokens.
 pub fn logits(b: &CpuBackend, model: &MuseText<CpuBackend>, ids: &[u32], chunk: usize, keys: KvTypes) -> Vec<f32> {
-    let mut cache = model.cache(b, ids.len(), chunk, keys).unwrap();
+    let mut cache = model.cache(ids.len(), chunk, keys);
     let mut all = Vec::new();
     for part in ids.chunks(chunk) {
-        let x = model.forward(b, &mut cache, part, &mut Unobserved);
+        let x = model.forward(b, &mut cache, part, &mut Unobserved).unwrap();
         all.extend(b.read(&model.logits(b, &x, 0..part.len(), &mut Unobserved)));
     }
     all

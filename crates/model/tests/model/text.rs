@@ -43,9 +43,9 @@ fn every_stored_tensor_is_met() {
         let golden = Golden::open(&format!("fixtures/{name}_expected.safetensors"));
         let model = load(&b, &format!("fixtures/{name}"));
         let ids = golden.ids("input_ids");
-        let mut cache = model.cache(&b, ids.len(), ids.len(), F32).unwrap();
+        let mut cache = model.cache(ids.len(), ids.len(), F32);
         let mut seen = All::default();
-        let x = model.forward(&b, &mut cache, &ids, &mut seen);
+        let x = model.forward(&b, &mut cache, &ids, &mut seen).unwrap();
         let logits = model.logits(&b, &x, 0..ids.len(), &mut seen);
         golden.check("logits", &b.read(&logits));
         let mut checked = 1;
@@ -78,11 +78,11 @@ fn greedy_continuations_are_met() {
         let golden = Golden::open(&format!("fixtures/{name}_expected.safetensors"));
         let model = load(&b, &format!("fixtures/{name}"));
         let (prompt, expected) = (golden.ids("input_ids"), golden.ids("greedy_tokens"));
-        let mut cache = model.cache(&b, prompt.len() + expected.len(), prompt.len(), F32).unwrap();
+        let mut cache = model.cache(prompt.len() + expected.len(), prompt.len(), F32);
         let mut next = prompt.clone();
         let mut tokens: Vec<u32> = Vec::new();
         for step in 0..expected.len() {
-            let x = model.forward(&b, &mut cache, &next, &mut Unobserved);
+            let x = model.forward(&b, &mut cache, &next, &mut Unobserved).unwrap();
             let logits = b.read(&model.logits(&b, &x, next.len() - 1..next.len(), &mut Unobserved));
             match step {
                 0 => _ = golden.check("greedy_first_logits", &logits),
@@ -163,8 +163,8 @@ fn the_first_layer_that_is_not_finite_is_named() {
     let b = backend();
     let model = load(&b, "fixtures/muse-tiny-bf16");
     let mut found = FirstNonFinite::default();
-    let mut cache = model.cache(&b, 8, 8, F32).unwrap();
-    model.forward(&b, &mut cache, &[1, 2, 3], &mut found);
+    let mut cache = model.cache(8, 8, F32);
+    model.forward(&b, &mut cache, &[1, 2, 3], &mut found).unwrap();
     assert_eq!(found.found, None);
     let zeros = b.rms_norm(&model.embed_raw(&b, &[1, 2, 3]), None, 1e-5);
     let infinite = b.softcap(zeros, f32::INFINITY, f32::INFINITY);
