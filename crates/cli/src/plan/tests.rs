@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::args::{self, Command};
+use glimmer_engine::NanoDrafter;
 
 /// Only these paths exist.
 fn exists(path: &Path) -> bool {
