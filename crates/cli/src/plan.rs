@@ -11,7 +11,7 @@ use glimmer_engine::chat::message::RequestedStrength;
 use glimmer_engine::hub::Repository;
 use glimmer_engine::sampling::Sampling;
 use glimmer_engine::stops::MAX_STOPS;
-use glimmer_engine::{EngineOptions, NANO, Source};
+use glimmer_engine::{EngineOptions, Source};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -280,7 +280,7 @@ fn text_or_stdin(text: String) -> Prompt {
 /// become a prompt.
 fn is_model(text: &OsStr, exists: impl Fn(&Path) -> bool) -> bool {
     let Some(utf8) = text.to_str() else { return true };
-    let named = utf8 == NANO || utf8.ends_with(".gguf") || Repository::parse(utf8).is_some();
+    let named = Source::embedded(utf8).is_some() || utf8.ends_with(".gguf") || Repository::parse(utf8).is_some();
     named || (utf8 != STDIN && exists(Path::new(text)))
 }
 

@@ -33,4 +33,4 @@ pub use glimmer_backend::{ActivationType, Isa, KvType, KvTypes, Limits};
 pub use glimmer_checkpoint::hub;
 pub use obtain::PairWidth;
 pub use session::{Prefill, Session};
-pub use source::{NANO, NanoDrafter, Source};
+pub use source::{NanoDrafter, Source};

@@ -37,7 +37,7 @@ pub enum NanoDrafter {
 }
 
 /// The name of the embedded pair.
-pub const NANO: &str = "nano";
+const NANO: &str = "nano";
 
 macro_rules! nano {
     ($folder:literal: $($file:literal),*) => {
@@ -75,14 +75,22 @@ impl Source {
     /// `nano-dflash2` are its drafters; `org/repo`, with a revision or a quantization or without, is a model of the hub unless `exists` knows such a path; all else is a path.
     pub fn named(name: &OsStr, exists: impl Fn(&Path) -> bool) -> Source {
         let path = Path::new(name);
-        let drafters = NanoDrafter::ALL.map(|drafter| (drafter.name(), Source::NanoDrafter(drafter)));
-        let embedded = drafters.into_iter().chain([(NANO, Source::Nano)]).find(|(known, _)| name == *known);
-        if let Some((_, source)) = embedded.filter(|_| !exists(&path.join("config.json"))) {
+        let embedded = name.to_str().and_then(Source::embedded);
+        if let Some(source) = embedded.filter(|_| !exists(&path.join("config.json"))) {
             return source;
         }
         match name.to_str().and_then(Repository::parse) {
             Some(repository) if !exists(path) => Source::Repository(repository),
             _ => Source::Path(path.into()),
+        }
+    }
+
+    /// What is part of this program by that name.
+    pub fn embedded(name: &str) -> Option<Source> {
+        let mut drafters = NanoDrafter::ALL.into_iter();
+        match name {
+            NANO => Some(Source::Nano),
+            name => drafters.find(|drafter| drafter.name() == name).map(Source::NanoDrafter),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::args::{self, Command};
+use glimmer_engine::NanoDrafter;
 
 /// Only these paths exist.
 fn exists(path: &Path) -> bool {
@@ -80,6 +81,7 @@ fn flags_settle_what_is_what() {
         (&["absent", "hello"], path("absent"), text("hello")),
         (&["nano", "hello"], Source::Nano, text("hello")),
         (&["nano"], Source::Nano, Prompt::Interactive),
+        (&["nano-dflash2"], Source::NanoDrafter(NanoDrafter::DFlash2), Prompt::Interactive),
         (&[], Source::Nano, Prompt::Interactive),
         (&["-m", "here"], path("here"), Prompt::Interactive),
         (&["-m", "here", "here"], path("here"), text("here")),

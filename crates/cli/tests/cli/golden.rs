@@ -52,6 +52,12 @@ fn tokens_and_rounds_are_the_reference() {
             assert!(timings[field].as_f64().is_some_and(|x| x > 0.0), "{name}: {field}");
         }
 
+        let second = run(&["--draft-width", "16", "-md", "nano-dflash2"]);
+        assert_eq!((&second["token_ids"], &second["sha256"]), (&wide["token_ids"], &wide["sha256"]), "{name}");
+        assert_eq!(second["timings"]["draft_kind"], "dflash2");
+        let proposals = second["rounds"].as_array().unwrap().iter().map(|round| round["proposals"].clone());
+        assert_eq!(proposals.collect::<Value>(), case["drafters"]["dflash2"]["proposals"], "{name}");
+
         let five = run(&[]);
         assert_eq!((&five["token_ids"], &five["sha256"]), (&wide["token_ids"], &wide["sha256"]), "{name}");
         assert!(five["rounds"].as_array().unwrap().iter().all(|round| round["width"] == 5), "{name}");

@@ -87,3 +87,24 @@ fn any_checkpoint_can_be_inspected() {
         glimmer(&[&["inspect", &assistant], more].concat()).assert_error(1, &["is a drafter", "a target's"]);
     }
 }
+
+#[test]
+fn dflash_2_shows_what_it_adds() {
+    let drafter = json(&["inspect", "nano-dflash2"]);
+    assert_eq!((&drafter["part"], &drafter["architecture"]), (&"drafter".into(), &"DFlash2DraftModel".into()));
+    assert_eq!((&drafter["model"], &drafter["drafter_config"]["block_size"]), (&"nano-dflash2".into(), &16.into()));
+    let added =
+        serde_json::json!({ "conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 32, "selector_top_k": 16 });
+    assert_eq!(drafter["drafter_config"]["dflash2"], added);
+    let table = glimmer(&["inspect", "nano-dflash2"]).ok();
+    for part in ["of 2 rows, groups of 16 channels", "among 16 candidates, codes of 32", "[1, 2, 4, 5, 6]", "1.49 M"] {
+        assert!(table.contains(part), "{table}");
+    }
+    let pair = json(&["inspect", "nano", "-md", "nano-dflash2"]);
+    assert_eq!((&pair["drafter"]["model"], &pair["drafter"]["fits"]), (&"nano-dflash2".into(), &true.into()));
+    assert_eq!(json(&["inspect", "nano"])["drafter"]["model"], "nano-assistant");
+    assert_eq!(json(&["inspect", "nano", "-md", "nano-assistant"])["drafter"]["model"], "nano-assistant");
+    let tiny = repository("fixtures/muse-tiny-bf16");
+    let fixture = json(&["inspect", &tiny, "-md", &repository("fixtures/muse-tiny-dflash2")]);
+    assert_eq!((&fixture["drafter"]["fits"], &fixture["drafter"]["block_size"]), (&true.into(), &8.into()));
+}

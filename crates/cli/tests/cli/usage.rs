@@ -125,6 +125,7 @@ fn what_cannot_be_done_is_one_line() {
         (&["run", "--prompt-ids", "2048", "-q"], &["token 2048", "2048"]),
         (&["run", "x", "--logit-bias", "2048=1", "-q"], &["token 2048"]),
         (&["run", &assistant, "x"], &["assistant/config.json", "model_type", "--draft-model"]),
+        (&["run", "nano-dflash2", "x"], &["nano-dflash2/config.json", "model_type", "--draft-model"]),
         (&["inspect", &absent], &["absent: no such file or directory"]),
         (&["inspect", "nano", "-md", &absent], &["absent: no such file or directory"]),
     ] {

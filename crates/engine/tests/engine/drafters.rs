@@ -6,6 +6,10 @@ use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::Write;
 
+/// Names and shapes.
+type Tensors = Vec<(String, Vec<u64>)>;
+type Damage = fn(&mut Tensors);
+
 /// A checkpoint without weights: a header, and a file that is as long as the header says and holds nothing.
 fn headers(config: &Value, tensors: &[(String, Vec<u64>)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -38,7 +42,7 @@ fn refused(dir: &tempfile::TempDir) -> String {
 }
 
 /// The published assistant.
-fn v1() -> (Value, Vec<(String, Vec<u64>)>) {
+fn v1() -> (Value, Tensors) {
     let config = json!({
         "architectures": ["MuseGlimmerAssistantModel"], "model_type": "muse_glimmer_assistant", "hidden_size": 6656,
         "intermediate_size": 19968, "num_hidden_layers": 5, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -54,7 +58,7 @@ fn v1() -> (Value, Vec<(String, Vec<u64>)>) {
 }
 
 /// The published DFlash 2.
-fn v2() -> (Value, Vec<(String, Vec<u64>)>) {
+fn v2() -> (Value, Tensors) {
     let config = json!({
         "architectures": ["DFlash2DraftModel"], "model_type": "qwen3", "attention_bias": false, "attention_dropout": 0.0,
         "is_causal": false, "head_dim": 128, "hidden_act": "silu", "hidden_size": 6656, "intermediate_size": 19968,
@@ -84,7 +88,7 @@ fn v2() -> (Value, Vec<(String, Vec<u64>)>) {
 }
 
 /// What both have.
-fn layers() -> Vec<(String, Vec<u64>)> {
+fn layers() -> Tensors {
     let parts: [(&str, &[u64]); 11] = [
         ("input_layernorm", &[6656]),
         ("post_attention_layernorm", &[6656]),
@@ -125,7 +129,7 @@ fn published_drafters_are_known_without_a_weight() {
         short["hidden_size"] = 6656.into();
         assert!(refused(&headers(&short, &tensors)).contains("hidden_size: expected 192, found 6656"));
         // A tensor too few, one too many, one of another shape.
-        let faults: [(fn(&mut Vec<(String, Vec<u64>)>), &str); 3] = [
+        let faults: [(Damage, &str); 3] = [
             (|all| drop(all.pop()), "expected shape ["),
             (|all| all.push(("layers.5.input_layernorm.weight".into(), vec![6656])), "only tensors of the model"),
             (|all| all[2].1 = vec![4096, 6658], "expected shape [4096, 6656]"),

@@ -31,6 +31,18 @@ fn weights_that_are_not_finite_are_refused_by_name() {
             assert!(message.contains("model.safetensors"), "{message}");
         }
     }
+    for (tensor, element, place) in [
+        ("layers.1.mlp_conv.base_kernel", 3 * 64 + 5, "row 3, column 5"),
+        ("layers.2.attention_conv.kernel_projection.weight", 64, "row 1, column 0"),
+        ("candidate_selector.successor_codebook", 500 * 8 + 7, "row 500, column 7"),
+        ("candidate_selector.hidden_projection.weight", 1, "row 0, column 1"),
+    ] {
+        let dir = copy("fixtures/muse-tiny-dflash2");
+        overwrite(&dir, tensor, element..element + 1, f32::NAN);
+        let drafter = Some(Source::Path(dir.path().into()));
+        let message = refusal(&EngineOptions { drafter, ..Pair::Tiny.options() });
+        assert!(message.contains(tensor) && message.contains(place), "{message}");
+    }
 }
 
 #[test]
@@ -58,20 +70,27 @@ fn where_the_output_stopped_being_finite_is_named() {
 
 #[test]
 fn a_drafter_that_fails_is_turned_off_and_the_output_stays() {
-    let dir = copy("fixtures/muse-tiny-assistant");
-    overwrite(&dir, "norm.weight", 0..64, 3e38);
-    let engine = load(&EngineOptions { drafter: Some(Source::Path(dir.path().into())), ..Pair::Tiny.options() });
-    let prompt = Pair::Tiny.prompts()[0].clone();
-    let mut notices = Vec::new();
-    let out = engine.session().unwrap().generate(&request(&prompt, &greedy(), 5, 20), &mut |event| {
-        if let Event::Notice(notice) = event {
-            notices.push(notice);
-        }
-        Flow::Continue
-    });
-    assert_eq!(out.unwrap().token_ids, fresh(&engine, &request(&prompt, &greedy(), 1, 20)).token_ids);
-    assert_eq!(notices.len(), 1, "{notices:?}");
-    assert!(notices[0].contains("the drafter is off"), "{notices:?}");
+    for (fixture, tensor, elements) in [
+        ("muse-tiny-assistant", "norm.weight", 0..64),
+        ("muse-tiny-dflash2", "norm.weight", 0..64),
+        ("muse-tiny-dflash2", "layers.1.attention_conv.base_kernel", 0..64),
+        ("muse-tiny-dflash2", "candidate_selector.successor_codebook", 0..512 * 8),
+    ] {
+        let dir = copy(&format!("fixtures/{fixture}"));
+        overwrite(&dir, tensor, elements, 3e38);
+        let engine = load(&EngineOptions { drafter: Some(Source::Path(dir.path().into())), ..Pair::Tiny.options() });
+        let prompt = Pair::Tiny.prompts()[0].clone();
+        let mut notices = Vec::new();
+        let out = engine.session().unwrap().generate(&request(&prompt, &greedy(), 5, 20), &mut |event| {
+            if let Event::Notice(notice) = event {
+                notices.push(notice);
+            }
+            Flow::Continue
+        });
+        assert_eq!(out.unwrap().token_ids, fresh(&engine, &request(&prompt, &greedy(), 1, 20)).token_ids, "{tensor}");
+        assert_eq!(notices.len(), 1, "{tensor}: {notices:?}");
+        assert!(notices[0].contains("the drafter is off"), "{notices:?}");
+    }
 }
 
 #[test]

@@ -143,10 +143,9 @@ impl DFlashConfig {
             return Err(refused(top, "target_layer_ids", "at least one layer"));
         }
         let hidden_size = width("hidden_size", 6656)?;
-        let names = top.opt_str_list("architectures", 16)?.unwrap_or_default();
-        let dflash2 = match names.first() {
-            Some(&DFLASH2) => Some(DFlash2Config::from_fields(top, hidden_size)?),
-            _ => None,
+        let dflash2 = match is_dflash2(top)? {
+            true => Some(DFlash2Config::from_fields(top, hidden_size)?),
+            false => None,
         };
         Ok(Self {
             hidden_size,
@@ -167,8 +166,7 @@ impl DFlashConfig {
 
     /// Whether a configuration is that of a drafter of this kind.
     pub fn describes(top: &Fields<'_>) -> Result<bool, Error> {
-        let names = top.opt_str_list("architectures", 16)?.unwrap_or_default();
-        Ok(names.first() == Some(&DFLASH2) || top.opt_str("model_type")? == Some("muse_glimmer_assistant"))
+        Ok(is_dflash2(top)? || top.opt_str("model_type")? == Some("muse_glimmer_assistant"))
     }
 
     /// How many positions back a block row sees context rows: the window itself does not count in DFlash 2.
@@ -267,6 +265,10 @@ impl DFlash2Config {
         }
         all
     }
+}
+
+fn is_dflash2(top: &Fields<'_>) -> Result<bool, Error> {
+    Ok(top.opt_str_list("architectures", 16)?.is_some_and(|names| names.first() == Some(&DFLASH2)))
 }
 
 /// A setting that scales.

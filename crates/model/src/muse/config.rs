@@ -2,6 +2,7 @@
 
 use super::VisionConfig;
 use crate::ModelError;
+use crate::dflash::DFlashConfig;
 use crate::kv_cache::Span;
 use glimmer_checkpoint::{Checkpoint, Fields, TensorSpec};
 
@@ -71,7 +72,7 @@ impl MuseConfig {
         let kinds = ["muse_glimmer", "muse_glimmer_text"];
         match top.opt_str("model_type")? {
             Some(kind) if kinds.contains(&kind) => {}
-            Some("muse_glimmer_assistant") => {
+            _ if DFlashConfig::describes(&top)? => {
                 return Err(top
                     .invalid("model_type", "a target, `muse_glimmer` (a drafter goes to --draft-model)")
                     .into());

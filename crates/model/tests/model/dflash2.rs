@@ -123,11 +123,41 @@ fn stored_rounds_are_met_and_every_path() {
                 golden.check(&at("edge"), &edges);
                 checked += 1;
             }
+            if case == "a" && number == 6 {
+                check_probabilities(&b, &golden, &cases["sampling"], &drafter, &drafted, block[0]);
+            }
             paths += 1;
             sequence.extend(ids(&round["emitted"]));
         }
     }
     assert_eq!((paths, checked), (39, 77));
+}
+
+/// Of the candidates at a temperature, on paths of the likeliest and of the second.
+fn check_probabilities(
+    b: &CpuBackend,
+    golden: &Golden,
+    stored: &Value,
+    drafter: &DFlash<CpuBackend>,
+    drafted: &Drafted,
+    anchor: u32,
+) {
+    let temperature = stored["temperature"].as_f64().unwrap() as f32;
+    for tag in ["best", "second"] {
+        let path = ids(&stored["paths"][tag]);
+        let (mut all, mut taken) = (Vec::new(), Vec::new());
+        for (row, candidates) in drafted.candidates.iter().enumerate() {
+            let previous = if row == 0 { anchor } else { path[row - 1] };
+            let edges = drafter.selector().unwrap().edges(b, previous, &drafted.codes[row], candidates);
+            let weight =
+                |i: usize| ((drafted.logits[row * 512 + candidates[i] as usize] + edges[i]) / temperature).exp();
+            let total: f32 = (0..candidates.len()).map(weight).sum();
+            all.extend((0..candidates.len()).map(|i| weight(i) / total));
+            taken.push(weight(candidates.iter().position(|&c| c == path[row]).unwrap()) / total);
+        }
+        golden.check(&format!("sampling.{tag}.q"), &all);
+        golden.check(&format!("sampling.{tag}.q_draft"), &taken);
+    }
 }
 
 /// Compares a stored tensor, and says whether it is one of those that are compared here.
