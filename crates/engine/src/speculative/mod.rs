@@ -4,7 +4,9 @@
 //! generation and nothing else.
 
 mod dflash;
+mod ngram;
 mod round;
+mod width;
 
 pub use round::Round;
 pub(crate) use round::fold;
