@@ -186,7 +186,8 @@ mod tests {
     fn by_comparing(tokens: &[u32]) -> Option<(usize, Vec<usize>)> {
         (1..tokens.len()).rev().find_map(|len| {
             let suffix = &tokens[tokens.len() - len..];
-            let ends: Vec<usize> = (len - 1..tokens.len() - 1).filter(|&e| &tokens[e + 1 - len..=e] == suffix).collect();
+            let ends: Vec<usize> =
+                (len - 1..tokens.len() - 1).filter(|&e| &tokens[e + 1 - len..=e] == suffix).collect();
             (!ends.is_empty()).then_some((len, ends))
         })
     }
@@ -216,7 +217,12 @@ mod tests {
             for end in 1..=text.len() {
                 lookup.push(text[end - 1]);
                 let expected = by_comparing(&text[..end]);
-                assert_eq!(lookup.found.map(|found| found.len), expected.as_ref().map(|(len, _)| *len), "{:?}", &text[..end]);
+                assert_eq!(
+                    lookup.found.map(|found| found.len),
+                    expected.as_ref().map(|(len, _)| *len),
+                    "{:?}",
+                    &text[..end]
+                );
                 if let (Some(found), Some((_, ends))) = (lookup.found, expected) {
                     assert!(ends.contains(&found.end), "{found:?} of {:?}", &text[..end]);
                     latest += usize::from(ends.last() == Some(&found.end));

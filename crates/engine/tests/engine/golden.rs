@@ -45,7 +45,7 @@ fn the_tiny_pair_goes_round_as_transformers_does() {
             };
             let anchor = *tokens.last().unwrap();
             assert_eq!(session.tokens().len(), prompt.len() + tokens.len() - 1, "{name} {number}");
-            let round = session.round(anchor, width, &mut chain).unwrap();
+            let round = session.round(anchor, width.into(), &mut chain).unwrap();
             assert_eq!(round.proposals, ids(&stored["proposals"]), "{name} {number}");
             // Cut at the budget and behind an end token.
             let cut = round.tokens.iter().position(|&t| Some(t) == eos).map_or(round.tokens.len(), |at| at + 1);

@@ -215,7 +215,14 @@ fn nothing_is_drafted_before_plain_decoding_was_measured() {
         let rows = controller.cut(Proposer::Drafter, &confidence).0;
         let proposer = Some(Proposer::Drafter);
         let (accepted, verify) = (rows - 1, 1.0);
-        controller.learn(&Measured { proposer, confidence: &confidence, rows, accepted, verify, ..Measured::default() });
+        controller.learn(&Measured {
+            proposer,
+            confidence: &confidence,
+            rows,
+            accepted,
+            verify,
+            ..Measured::default()
+        });
         rows
     };
     let widths = [3, 7, 15, 16].map(|rows| (controller.plan(), draft(&mut controller, rows)));
@@ -242,7 +249,14 @@ fn looked_up_proposals_are_verified_as_far_as_pays() {
             let accepted = right.min(rows - 1);
             let verify = (world.verify)(rows);
             let proposer = found.then_some(Proposer::Lookup);
-            controller.learn(&Measured { proposer, confidence: &confidence, rows, accepted, verify, ..Measured::default() });
+            controller.learn(&Measured {
+                proposer,
+                confidence: &confidence,
+                rows,
+                accepted,
+                verify,
+                ..Measured::default()
+            });
             if round < 200 {
                 continue;
             }
