@@ -145,7 +145,10 @@ fn what_does_not_go_together_is_refused_by_name() {
         (&["--prompt-ids", "1", "--chat"], &["--prompt-ids <IDS>", "--chat"]),
         (&["--no-draft", "-md", "here", "x"], &["--no-draft", "--draft-model <MODEL>"]),
         (&["--no-draft", "--draft-width", "4", "x"], &["--no-draft", "--draft-width <auto|N>"]),
-        (&["--draft-width", "4", "--spec-draft-n-max", "3", "x"], &["--draft-width <auto|N>", "--spec-draft-n-max <K>"]),
+        (
+            &["--draft-width", "4", "--spec-draft-n-max", "3", "x"],
+            &["--draft-width <auto|N>", "--spec-draft-n-max <K>"],
+        ),
         (&["--raw", "--chat", "x"], &["--raw", "--chat"]),
         (&["--raw", "--system", "s", "x"], &["--raw", "--system <TEXT>"]),
         (&["--raw", "--reasoning-effort", "low", "x"], &["--raw", "--reasoning-effort <LEVEL>"]),

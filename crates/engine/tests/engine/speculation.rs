@@ -148,3 +148,33 @@ fn chosen_widths_are_traced_and_drafts_are_cut() {
 fn odd() -> Vec<u32> {
     (0..160).map(|i| 40 + i % 8).collect()
 }
+
+/// Tokens per round at temperature 1, top-p 0.95, top-k 64, by the sharpness of proposals; the last column is that of
+/// proposals which do not look at the noise.
+#[test]
+#[ignore = "a measurement"]
+fn sharpness_of_proposals() {
+    let sharpness = [0.8, 1.0, 1.25, 1.5, 2.0, 1e9];
+    println!("pair, width: {sharpness:?}");
+    for (pair, seeds, tokens) in [(Pair::Nano, 12, 120), (Pair::Tiny, 12, 120)] {
+        let engine = pair.engine();
+        for width in [5, pair.block_size()] {
+            let rate = |sharpness: f64| {
+                let (mut emitted, mut rounds) = (0, 0);
+                for (prompt, seed) in pair.prompts().iter().take(5).flat_map(|p| (0..seeds).map(move |seed| (p, seed)))
+                {
+                    let mut begun = Begun::new(&engine, prompt, &Sampling { seed, ..Sampling::default() });
+                    begun.chain = begun.chain.with_sharpness(sharpness);
+                    let until = prompt.len() + tokens;
+                    while begun.session.tokens().len() < until {
+                        emitted += begun.round(width).tokens.len();
+                        rounds += 1;
+                    }
+                }
+                emitted as f64 / rounds as f64
+            };
+            let row: Vec<String> = sharpness.iter().map(|&sharpness| format!("{:.3}", rate(sharpness))).collect();
+            println!("{pair:?}, {width}: {}", row.join(" "));
+        }
+    }
+}
