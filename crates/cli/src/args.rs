@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, value_parser};
 use glimmer_engine::chat::message::{ReasoningStrength, RequestedStrength};
 use glimmer_engine::synth::{Container, Shape, StoredAs};
-use glimmer_engine::{ActivationType, Isa, KvType};
+use glimmer_engine::{ActivationType, DraftWidth, Isa, KvType};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -140,12 +140,20 @@ pub struct ModelArgs {
     #[arg(long, value_name = "MODEL", visible_alias = "model-draft")]
     pub draft_model: Option<OsString>,
     /// Decodes without a drafter
-    #[arg(long, visible_alias = "no-drafter", conflicts_with_all = ["draft_model", "draft_width", "spec_draft_n_max"])]
+    #[arg(
+        long,
+        visible_alias = "no-drafter",
+        conflicts_with_all = ["draft_model", "draft_kind", "draft_width", "spec_draft_n_max"]
+    )]
     pub no_draft: bool,
-    /// Rows of a round: the newest token and N-1 proposals [default: a pair bundle's best, else 5, or the drafter's block size
-    /// if smaller]
-    #[arg(long, value_name = "N", visible_alias = "draft-block-size", value_parser = value_parser!(u32).range(2..))]
-    pub draft_width: Option<u32>,
+    /// Who proposes: dflash, the drafter; ngram, whatever followed the same tokens earlier in prompt and output, for which no
+    /// drafter is needed; hybrid, both, the drafter where little is the same [default: dflash where there is a drafter]
+    #[arg(long, value_name = "KIND", alias = "spec-type", hide_possible_values = true)]
+    pub draft_kind: Option<DraftKind>,
+    /// Rows of a round: the newest token and N-1 proposals. auto chooses for every round what is likely to be the fastest, and
+    /// leaves the drafter alone where it does not pay [default: a pair bundle's best, else auto]
+    #[arg(long, value_name = "auto|N", visible_alias = "draft-block-size", value_parser = draft_width)]
+    pub draft_width: Option<DraftWidth>,
     /// Proposals of a round, one less than the draft width
     #[arg(
         long,
@@ -283,6 +291,19 @@ pub struct OutputArgs {
     /// Prints no settings and no timings, but still a seed that was drawn
     #[arg(short, long)]
     pub quiet: bool,
+    /// Writes to a file what each round did and how long it took: a JSON object per line
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+}
+
+/// Who proposes.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftKind {
+    #[value(alias = "draft-dflash")]
+    Dflash,
+    #[value(alias = "ngram-simple")]
+    Ngram,
+    Hybrid,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -504,6 +525,16 @@ fn number(text: &str, fits: impl Fn(f32) -> bool, expected: &str) -> Result<f32,
     match text.parse::<f32>() {
         Ok(number) if number.is_finite() && fits(number) => Ok(number),
         _ => Err(format!("expected a number, {expected}")),
+    }
+}
+
+fn draft_width(text: &str) -> Result<DraftWidth, String> {
+    match text {
+        "auto" => Ok(DraftWidth::Auto),
+        text => match text.parse::<u32>() {
+            Ok(rows) if rows >= 2 => Ok(DraftWidth::Fixed(rows as usize)),
+            _ => Err("expected auto, or a whole number from 2 to the drafter's block size".into()),
+        },
     }
 }
 

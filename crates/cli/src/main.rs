@@ -21,6 +21,7 @@ mod score;
 mod signals;
 mod synth;
 mod terminal;
+mod trace;
 
 use args::{Cli, Command};
 use clap::CommandFactory;

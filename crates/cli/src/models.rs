@@ -16,7 +16,7 @@ use std::time::SystemTime;
 pub fn obtain(options: &mut EngineOptions, draft: bool) -> Outcome<Option<Width>> {
     let mut shown = Shown::default();
     let width = options.obtain(draft, &mut |name, pulling| shown.update(name, pulling))?;
-    Ok(width.map(|width| Width { rows: width.rows, from: width.field, typed: false }))
+    Ok(width.map(|width| Width { rows: width.rows.into(), from: width.field, typed: false }))
 }
 
 /// What is shown of a download.

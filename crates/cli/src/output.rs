@@ -1,7 +1,7 @@
 //! What is said about a run: its settings before, its timings after, and all of it as JSON.
 
 use glimmer_engine::chat::message::ReasoningStrength;
-use glimmer_engine::{Finish, Generation, Request, Settings, memory};
+use glimmer_engine::{DraftWidth, DrafterSettings, Finish, Generation, Request, Settings, memory};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ pub struct Ran<'a> {
 }
 
 /// The settings in effect, on one line.
-pub fn start_line(settings: &Settings, width: usize) -> String {
+pub fn start_line(settings: &Settings, width: DraftWidth) -> String {
     let Settings { model, encoding, drafter, context, cache, activations, prefill_chunk, threads, isa, mmap } =
         settings;
     let cache = match cache.keys == cache.values {
@@ -29,7 +29,8 @@ pub fn start_line(settings: &Settings, width: usize) -> String {
         false => format!("{}/{}", cache.keys, cache.values),
     };
     let drafter = match drafter {
-        Some(drafter) => format!("drafter {} ({}), width {width}", drafter.model, drafter.kind),
+        Some(DrafterSettings { model: Some(model), kind, .. }) => format!("drafter {model} ({kind}), width {width}"),
+        Some(DrafterSettings { kind, .. }) => format!("drafter {kind}, width {width}"),
         None => "no drafter".into(),
     };
     format!(
@@ -102,10 +103,13 @@ impl Ran<'_> {
         let bias = sampling.logit_bias.iter().map(|&(id, bias)| json!([id, decimal(bias)]));
         let mut all = settings_json(settings);
         all.extend(object(json!({
-            "draft_model": drafter.map(|drafter| &drafter.model),
+            "draft_model": drafter.and_then(|drafter| drafter.model.as_ref()),
             "draft_kind": drafter.map(|drafter| drafter.kind),
             "draft_block_size": drafter.map(|drafter| drafter.block_size),
-            "draft_width": self.request.width,
+            "draft_width": match self.request.width {
+                DraftWidth::Auto => json!("auto"),
+                DraftWidth::Fixed(rows) => json!(rows),
+            },
             "framing": if self.chat { "chat" } else { "raw" },
             "reasoning_effort": self.effort.map(ReasoningStrength::as_str),
             "temperature": decimal(sampling.temperature),
@@ -238,7 +242,7 @@ mod tests {
             prompt: vec![1],
             sampling: Sampling::default(),
             stop: StopRule::default(),
-            width: 1,
+            width: DraftWidth::Fixed(1),
             output: Output::Chat,
         };
         let generation = Generation {

@@ -1,8 +1,8 @@
 //! What was typed means this: validated, and independent of the parser.
 
 use crate::args::{
-    InspectArgs, MachineArgs, MemoryArgs, ModelArgs, OutputArgs, PassArgs, PromptArgs, RunArgs, SamplingArgs, Seed,
-    Switch,
+    DraftKind, InspectArgs, MachineArgs, MemoryArgs, ModelArgs, OutputArgs, PassArgs, PromptArgs, RunArgs,
+    SamplingArgs, Seed, Switch,
 };
 use crate::failure::{Failure, Outcome};
 use crate::models;
@@ -11,7 +11,7 @@ use glimmer_engine::chat::message::RequestedStrength;
 use glimmer_engine::hub::Repository;
 use glimmer_engine::sampling::Sampling;
 use glimmer_engine::stops::MAX_STOPS;
-use glimmer_engine::{EngineOptions, Source};
+use glimmer_engine::{DraftWidth, EngineOptions, Source};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -46,6 +46,8 @@ pub struct RunPlan {
     pub options: EngineOptions,
     /// Rows of a round, where something decides them.
     pub width: Option<Width>,
+    /// Who proposes, if it was said.
+    kind: Option<DraftKind>,
     /// A drafter that comes with the target is used.
     pub draft: bool,
     pub prompt: Prompt,
@@ -59,6 +61,8 @@ pub struct RunPlan {
     pub show_reasoning: bool,
     pub json: bool,
     pub quiet: bool,
+    /// Where rounds are written.
+    pub trace: Option<PathBuf>,
     /// Something that the user may not have meant.
     pub doubt: Option<String>,
 }
@@ -66,7 +70,7 @@ pub struct RunPlan {
 /// Rows of a round, and what says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Width {
-    pub rows: usize,
+    pub rows: DraftWidth,
     /// A flag, or a field of a file.
     pub from: String,
     /// It is a flag.
@@ -129,8 +133,16 @@ impl RunPlan {
     /// Has the models here, and settles what depends on them.
     pub fn obtain(&mut self) -> Outcome {
         let best = models::obtain(&mut self.options, self.draft)?;
-        if let (Some(Width { from, .. }), None) = (&self.width, &self.options.drafter) {
-            return Err(Failure::Usage(format!("{from} needs a drafter: --draft-model names one")));
+        let needs = |flag: &str| {
+            Err(Failure::Usage(format!(
+                "{flag} needs a drafter: --draft-model names one, --draft-kind ngram needs none"
+            )))
+        };
+        match (&self.width, self.kind) {
+            _ if self.options.drafter.is_some() => {}
+            (_, Some(DraftKind::Dflash | DraftKind::Hybrid)) => return needs("--draft-kind dflash or hybrid"),
+            (Some(Width { from, .. }), None) => return needs(from),
+            _ => {}
         }
         self.width = self.width.take().or(best);
         Ok(())
@@ -156,15 +168,17 @@ pub fn run(args: RunArgs, around: &Surroundings, manner: Manner) -> Outcome<RunP
     };
     let framing = framing(&prompt, &output, &target)?;
     let prompt_from = prompt_from(typed, &prompt, &output, around, manner)?;
-    let draft = !model.no_draft;
+    let kind = model.draft_kind;
+    let draft = !model.no_draft && kind != Some(DraftKind::Ngram);
     let (options, width) = options(target, model, around)?;
-    let OutputArgs { predict, stop, ignore_eos, show_reasoning, json, quiet } = output;
+    let OutputArgs { predict, stop, ignore_eos, show_reasoning, json, quiet, trace } = output;
     if stop.len() > MAX_STOPS {
         return Err(Failure::Usage(format!("--stop: {} texts, expected at most {MAX_STOPS}", stop.len())));
     }
     let plan = RunPlan {
         options,
         width,
+        kind,
         draft,
         prompt: prompt_from,
         framing,
@@ -180,6 +194,7 @@ pub fn run(args: RunArgs, around: &Surroundings, manner: Manner) -> Outcome<RunP
         show_reasoning: show_reasoning.map_or(around.stdout_terminal, |switch| switch == Switch::On),
         json,
         quiet,
+        trace,
         doubt,
     };
     // No vocabulary is known yet, so the largest stands for it: what it refuses, all refuse.
@@ -354,18 +369,24 @@ fn prompt_from(
 
 /// What the engine is made of, and the width of a round.
 fn options(target: Source, model: ModelArgs, around: &Surroundings) -> Outcome<(EngineOptions, Option<Width>)> {
-    let ModelArgs { model: _, draft_model, no_draft, draft_width, spec_draft_n_max, memory, machine } = model;
+    let ModelArgs { model: _, draft_model, no_draft, draft_kind, draft_width, spec_draft_n_max, memory, machine } =
+        model;
+    let alone = draft_kind == Some(DraftKind::Ngram);
     let drafter = match draft_model {
+        Some(_) if alone => {
+            return Err(Failure::Usage("--draft-kind ngram uses no drafter: --draft-kind hybrid uses both".into()));
+        }
         Some(name) => Some(source(name, around)?),
-        None => (target == Source::Nano && !no_draft).then_some(Source::Nano),
+        None => (target == Source::Nano && !no_draft && !alone).then_some(Source::Nano),
     };
-    let typed = |rows: usize, flag: &str| Some(Width { rows, from: flag.into(), typed: true });
+    let typed = |rows: DraftWidth, flag: &str| Some(Width { rows, from: flag.into(), typed: true });
     let width = match (draft_width, spec_draft_n_max) {
         (None, None) => None,
-        (Some(width), _) => typed(width as usize, "--draft-width"),
-        (_, Some(proposals)) => typed(proposals as usize + 1, "--spec-draft-n-max"),
+        (Some(width), _) => typed(width, "--draft-width"),
+        (_, Some(proposals)) => typed(DraftWidth::Fixed(proposals as usize + 1), "--spec-draft-n-max"),
     };
-    let options = EngineOptions { drafter, ..with_memory(EngineOptions::new(target), memory) };
+    let ngram = alone || draft_kind == Some(DraftKind::Hybrid);
+    let options = EngineOptions { drafter, ngram, ..with_memory(EngineOptions::new(target), memory) };
     Ok((with_machine(options, machine), width))
 }
 

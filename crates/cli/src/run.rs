@@ -7,17 +7,16 @@ use crate::printer::{Printer, Style};
 use crate::progress::Progress;
 use crate::prompt::Prompt;
 use crate::signals::Interrupt;
+use crate::trace::Trace;
 use crate::{repl, terminal};
 use glimmer_engine::chat::message::{Message, ReasoningStrength};
 use glimmer_engine::inspect::{self, Part};
 use glimmer_engine::sampling::Sampling;
+use glimmer_engine::speculative::NGRAM_BLOCK;
 use glimmer_engine::stops::StopRule;
-use glimmer_engine::{Engine, Event, Flow, Generation, Output, Request, Session, Source};
+use glimmer_engine::{DraftWidth, Engine, Event, Flow, Generation, Output, Request, Session, Source};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
-
-/// Rows of a round, where the drafter's block has as many.
-const WIDTH: usize = 5;
 
 /// A model that is ready to speak, and how it is to.
 pub struct Ready<'a> {
@@ -25,9 +24,10 @@ pub struct Ready<'a> {
     pub engine: Engine,
     /// Prompts are conversations.
     pub chat: bool,
-    width: usize,
+    width: DraftWidth,
     sampling: Sampling,
     style: Style,
+    trace: Option<Trace>,
     load: Duration,
 }
 
@@ -104,10 +104,15 @@ fn preflight(plan: &RunPlan) -> Outcome<bool> {
     if !chat_template && plan.framing == Framing::Chat {
         return without("chat template: use --raw, and neither --system, --reasoning-effort nor --show-reasoning");
     }
-    if let (Some(Width { rows, from, typed }), Some((label, Ok(config)))) = (&plan.width, &drafter)
-        && *rows > config.block_size
+    let ngram = plan.options.ngram.then_some((NGRAM_BLOCK, "ngram"));
+    let block = match &drafter {
+        Some((label, Ok(config))) => ngram.max(Some((config.block_size, label))),
+        Some((_, Err(_))) => None, // Loading it says best what is wrong.
+        None => ngram,
+    };
+    if let (Some(Width { rows: DraftWidth::Fixed(rows), from, typed }), Some((most, label))) = (&plan.width, block)
+        && *rows > most
     {
-        let most = config.block_size;
         let expected = format!("expected 2 to {most}, the block size of {label}");
         return Err(match typed {
             true => {
@@ -127,17 +132,22 @@ fn preflight(plan: &RunPlan) -> Outcome<bool> {
 
 impl<'a> Ready<'a> {
     fn load(plan: &'a RunPlan, chat: bool, around: &Surroundings) -> Outcome<Self> {
+        let trace = plan.trace.as_deref().map(Trace::create).transpose()?;
         let started = Instant::now();
         let mut progress = Progress::loading();
         let engine = Engine::load(&plan.options, &mut |loaded| progress.update(loaded.done, loaded.total))?;
         drop(progress);
-        let block_size = engine.settings().drafter.as_ref().map_or(1, |drafter| drafter.block_size);
+        let auto = match engine.settings().drafter {
+            Some(_) => DraftWidth::Auto,
+            None => DraftWidth::Fixed(1),
+        };
         let sampling = plan.sampling(engine.default_sampling(), plan.seed().unwrap_or_else(draw_seed));
         sampling.validate(engine.vocab_size())?;
         Ok(Self {
             plan,
             chat,
-            width: plan.width.as_ref().map_or(WIDTH.min(block_size), |width| width.rows),
+            width: plan.width.as_ref().map_or(auto, |width| width.rows),
+            trace,
             sampling,
             style: Style {
                 silent: plan.json,
@@ -210,7 +220,9 @@ impl<'a> Ready<'a> {
         for notice in notices.iter().filter(|_| !self.plan.json) {
             terminal::say(&format!("note: {}", terminal::on_one_line(notice)));
         }
-        Ok(Spoken { generation: generation?, notices, interrupted: listening.hit() })
+        let generation = generation?;
+        self.trace.as_ref().map_or(Ok(()), |trace| trace.write(&generation))?;
+        Ok(Spoken { generation, notices, interrupted: listening.hit() })
     }
 
     /// What there is to say about a generation.

@@ -64,7 +64,7 @@ fn load(options: &EngineOptions) -> Outcome<Engine> {
     let mut progress = Progress::loading();
     let engine = Engine::load(options, &mut |loaded| progress.update(loaded.done, loaded.total))?;
     drop(progress);
-    terminal::say(&terminal::on_one_line(&start_line(engine.settings(), 1)));
+    terminal::say(&terminal::on_one_line(&start_line(engine.settings(), 1.into())));
     Ok(engine)
 }
 

@@ -9,7 +9,7 @@ use crate::memory;
 use crate::sampling::Sampling;
 use crate::session::Session;
 use crate::source::Source;
-use crate::speculative::{self, DrafterModel};
+use crate::speculative::{self, DrafterModel, Experience, NGRAM_BLOCK};
 use crate::step::Matrices;
 use crate::tokenizer::Tokenizer;
 use glimmer_backend::{ActivationType, CpuBackend, CpuOptions, Isa, KvType, KvTypes};
@@ -30,6 +30,8 @@ pub struct EngineOptions {
     pub target: Source,
     /// The drafter, if any.
     pub drafter: Option<Source>,
+    /// What followed the same tokens earlier in the sequence is proposed too: by itself, or before the drafter is asked.
+    pub ngram: bool,
     /// Tokens that prompt and answer may have together; the default is the model's own limit.
     pub context: Option<usize>,
     /// How keys are stored; the default is f32 for nano and f32 checkpoints, otherwise f16.
@@ -55,6 +57,7 @@ impl EngineOptions {
         Self {
             target,
             drafter: None,
+            ngram: false,
             context: None,
             cache_keys: None,
             cache_values: None,
@@ -100,6 +103,8 @@ pub(crate) struct Loaded {
     pub backend: Active,
     pub target: MuseText<Active>,
     pub drafter: Option<Arc<dyn DrafterModel<Active>>>,
+    pub lookup: bool,
+    pub experience: Arc<Experience>,
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub template: Option<ChatTemplate>,
     pub frame: Option<Frame>,
@@ -138,9 +143,9 @@ pub struct Settings {
 /// The drafter in effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrafterSettings {
-    /// The drafter's checkpoint.
-    pub model: String,
-    /// Its kind, for example `dflash`.
+    /// The drafter's checkpoint; `None` where proposals are looked up only.
+    pub model: Option<String>,
+    /// Its kind, for example `dflash`; `ngram` where proposals are looked up, `hybrid` where they are before it is asked.
     pub kind: &'static str,
     /// The most rows of a round.
     pub block_size: usize,
@@ -200,10 +205,14 @@ impl Engine {
         let settings = Settings {
             model: checkpoint.label().to_string(),
             encoding: inspect::encodings(&checkpoint, &backend),
-            drafter: drafter_checkpoint.as_ref().zip(drafter.as_ref()).map(|(checkpoint, model)| DrafterSettings {
-                model: checkpoint.label().to_string(),
-                kind: model.kind(),
-                block_size: model.block_size(),
+            drafter: (drafter.is_some() || options.ngram).then(|| DrafterSettings {
+                model: drafter_checkpoint.as_ref().map(|checkpoint| checkpoint.label().to_string()),
+                kind: match &drafter {
+                    Some(_) if options.ngram => "hybrid",
+                    Some(drafter) => drafter.kind(),
+                    None => "ngram",
+                },
+                block_size: geometry.block,
             }),
             context: geometry.context,
             cache,
@@ -219,6 +228,8 @@ impl Engine {
             backend,
             target,
             drafter,
+            lookup: options.ngram,
+            experience: Arc::new(Experience::new(geometry.block)),
             tokenizer,
             template,
             frame,
@@ -435,6 +446,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
+    /// For a drafter's `block`, 1 where there is none.
     pub fn new(options: &EngineOptions, text: &TextConfig, block: usize) -> Result<Self, EngineError> {
         let limit = text.max_position_embeddings;
         let range = |what, found: usize, range: RangeInclusive<usize>, note: &str| match range.contains(&found) {
@@ -446,6 +458,7 @@ impl Geometry {
         };
         let context = range("the context size", options.context.unwrap_or(limit), 2..=limit, ", the model's limit")?;
         let prefill_chunk = range("the prefill chunk", options.prefill_chunk, 1..=MAX_CHUNK, "")?;
+        let block = if options.ngram { block.max(NGRAM_BLOCK) } else { block };
         Ok(Self { context, prefill_chunk, block })
     }
 

@@ -5,7 +5,7 @@ use crate::chat::channels::{ChannelEvent, Recipient, Scanner};
 use crate::engine::{Active, Loaded};
 use crate::sampling::{Chain, Sampling};
 use crate::session::{Prefill, Session};
-use crate::speculative::Round;
+use crate::speculative::{DraftWidth, Round, RoundTrace};
 use crate::stops::{Clip, FinishReason, StopRule};
 use crate::tokenizer::{Detokenizer, Specials, TokenizerError};
 use glimmer_backend::Backend;
@@ -21,8 +21,8 @@ pub struct Request {
     pub sampling: Sampling,
     /// What ends it, besides the context. End tokens are the checkpoint's where none are named.
     pub stop: StopRule,
-    /// Rows of a round; 1 decodes plainly.
-    pub width: usize,
+    /// Rows of a round.
+    pub width: DraftWidth,
     /// How the output is read.
     pub output: Output,
 }
@@ -125,7 +125,7 @@ pub struct ToolMessage {
 }
 
 /// What a round did.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RoundRecord {
     /// Rows of the verifying pass.
     pub width: usize,
@@ -135,6 +135,8 @@ pub struct RoundRecord {
     pub accepted: usize,
     /// Tokens that the round added to the output, after cuts.
     pub emitted: usize,
+    /// How it came about.
+    pub trace: RoundTrace,
 }
 
 /// How long what took.
@@ -170,7 +172,7 @@ impl Session {
         if writer.clip.exhausted() {
             return Ok(writer.finish(Finish::Length, rounds, timings));
         }
-        let drafting = request.width > 1;
+        let drafting = Active::ROW_INVARIANT && request.width != DraftWidth::Fixed(1);
         let mut going = Flow::Continue;
         let (prefill, logits) = self.prefill(&request.prompt, drafting, &mut |done, total| {
             going = listener(Event::Prefill { done, total });
@@ -187,7 +189,7 @@ impl Session {
         let mut anchor = first;
         while end.is_none() {
             let round = self.round(anchor, request.width, &mut chain)?;
-            let Round { width, proposals, accepted, tokens, notice, .. } = round;
+            let Round { width, proposals, accepted, tokens, trace, notice, .. } = round;
             if let Some(notice) = notice {
                 listener(Event::Notice(notice));
             }
@@ -200,7 +202,7 @@ impl Session {
                     break;
                 }
             }
-            rounds.push(RoundRecord { width, proposals, accepted, emitted });
+            rounds.push(RoundRecord { width, proposals, accepted, emitted, trace });
         }
         timings.predicted_time = decoding.elapsed();
         self.rewind(request.prompt.len() + writer.token_ids.len() - 1);
@@ -223,12 +225,14 @@ fn check(loaded: &Loaded, request: &Request) -> Result<usize, EngineError> {
     }
     // Where rows know their neighbours, a verified row is not the row that plain decoding computes.
     let widest = if Active::ROW_INVARIANT { loaded.geometry.block } else { 1 };
-    if !(1..=widest).contains(&request.width) {
-        let expected = match &loaded.drafter {
+    if let DraftWidth::Fixed(found) = request.width
+        && !(1..=widest).contains(&found)
+    {
+        let expected = match &loaded.settings.drafter {
             Some(_) => format!("2 to {widest}, the drafter's block size"),
             None => "1, as there is no drafter".to_string(),
         };
-        return Err(EngineError::Range { what: "the draft width", found: request.width, expected });
+        return Err(EngineError::Range { what: "the draft width", found, expected });
     }
     Ok(context - tokens)
 }

@@ -34,3 +34,4 @@ pub use glimmer_checkpoint::hub;
 pub use obtain::PairWidth;
 pub use session::{Prefill, Session};
 pub use source::{NanoDrafter, Source};
+pub use speculative::{DraftWidth, RoundTrace};

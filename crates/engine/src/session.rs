@@ -3,19 +3,18 @@
 use crate::EngineError;
 use crate::engine::{Active, Loaded};
 use crate::sampling::{Chain, DrawError};
-use crate::speculative::{self, Drafter, Round};
+use crate::speculative::{self, DraftWidth, Place, Proposed, Round, Speculation};
 use glimmer_backend::Backend;
 use glimmer_model::muse::TextCache;
 use glimmer_model::observe::{FirstNonFinite, Taps, Unobserved};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// One mutable timeline over a loaded model: its tokens, their keys and values, and the drafter's context.
 pub struct Session {
     pub(crate) loaded: Arc<Loaded>,
     cache: TextCache<Active>,
-    drafter: Option<Box<dyn Drafter<Active>>>,
-    /// Whether the present generation drafts, so that the drafter has to observe.
-    drafting: bool,
+    speculation: Speculation<Active>,
     /// The tokens in the cache.
     tokens: Vec<u32>,
 }
@@ -33,8 +32,9 @@ impl Session {
     pub(crate) fn new(loaded: Arc<Loaded>) -> Self {
         let (positions, widest) = (loaded.geometry.positions(), loaded.geometry.widest());
         let cache = loaded.target.cache(positions, widest, loaded.settings.cache);
-        let drafter = loaded.drafter.as_ref().map(|drafter| Arc::clone(drafter).start());
-        Self { loaded, cache, drafter, drafting: false, tokens: Vec::new() }
+        let drafter = loaded.drafter.as_ref().map(|drafter| (Arc::clone(drafter).start(), drafter.block_size()));
+        let speculation = Speculation::new(drafter, loaded.lookup, &loaded.experience);
+        Self { loaded, cache, speculation, tokens: Vec::new() }
     }
 
     /// The tokens in the cache.
@@ -56,14 +56,14 @@ impl Session {
         drafting: bool,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<(Prefill, Option<Vec<f32>>), EngineError> {
-        self.drafting = drafting && self.drafter.is_some();
+        self.speculation.start(drafting);
         let shared = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // The last token is processed in any case: its logits are wanted.
         let kept = self.rewind(shared.min(prompt.len() - 1));
         let prefill = Prefill { cached: kept, new: prompt.len() - kept };
         let loaded = Arc::clone(&self.loaded);
         let chunk = loaded.geometry.prefill_chunk;
-        let reach = self.drafter.as_ref().map_or(0, |drafter| drafter.reach());
+        let reach = self.speculation.reach();
         let mut logits = None;
         while self.tokens.len() < prompt.len() {
             let start = self.tokens.len();
@@ -71,15 +71,15 @@ impl Session {
                 return Ok((prefill, None));
             }
             let end = prompt.len().min(start + chunk);
-            let wanted = self.drafting && end + reach > prompt.len();
+            let wanted = end + reach > prompt.len();
             let rows = if end == prompt.len() { end - start - 1..end - start } else { 0..0 };
             let out = self.forward(&prompt[start..end], rows, wanted)?;
             // Only the last row's logits are looked at: what an earlier row did wrong has to be seen here.
             if !loaded.backend.read(&out.x).iter().all(|x| x.is_finite()) {
                 return Err(self.name_non_finite(start));
             }
-            if let Some(states) = &out.states {
-                self.observe(states, start)?;
+            if let Some(states) = out.states {
+                self.speculation.take(&loaded.backend, states, start);
             }
             logits = Some(out.logits);
         }
@@ -87,40 +87,35 @@ impl Session {
         Ok((prefill, logits))
     }
 
-    /// One round from `anchor`, the newest token, which is not in the cache yet: `width - 1` proposals, one pass over all rows, and
-    /// the draws. Without a preceding prefill that drafts, and after the drafter failed, a round is one row wide. The cache ends up with the anchor and the accepted proposals.
+    /// One round from `anchor`, the newest token, which is not in the cache yet: proposals, one pass over all rows, and the
+    /// draws. Without a preceding prefill that drafts, and after the drafter failed, a round is one row wide, as it is where
+    /// there is nothing to look up. The cache ends up with the anchor and the accepted proposals.
     ///
     /// # Panics
     /// If the width is larger than the drafter's block, or the context is full.
-    pub fn round(&mut self, anchor: u32, width: usize, chain: &mut Chain) -> Result<Round, EngineError> {
+    pub fn round(&mut self, anchor: u32, width: DraftWidth, chain: &mut Chain) -> Result<Round, EngineError> {
         let loaded = Arc::clone(&self.loaded);
-        let position = self.tokens.len();
-        let mut notice = None;
-        let proposals = match &mut self.drafter {
-            Some(drafter) if width > 1 && self.drafting => {
-                let draft = drafter.draft(&loaded.backend, &loaded.target, anchor, position, width, chain);
-                draft.map(|draft| draft.tokens).unwrap_or_else(|error| {
-                    // A drafter cannot change the output, so it cannot end it either.
-                    self.drafting = false;
-                    notice = Some(format!("the drafter is off: {error}"));
-                    Vec::new()
-                })
-            }
-            _ => Vec::new(),
-        };
+        let (b, position) = (&loaded.backend, self.tokens.len());
+        let place = Place { backend: b, target: &loaded.target, verified: &self.tokens, anchor };
+        let mut proposed = self.speculation.propose(place, width, chain);
+        let started = Instant::now();
         let mut rows = vec![anchor];
-        rows.extend(&proposals);
-        let out = self.forward(&rows, 0..rows.len(), self.drafting)?;
-        let tokens = match speculative::fold(chain, &out.logits, &proposals, position) {
+        rows.extend(&proposed.tokens);
+        let out = self.forward(&rows, 0..rows.len(), true)?;
+        let tokens = match speculative::fold(chain, &out.logits, &proposed.tokens, position) {
             Ok(tokens) => tokens,
             Err((row, cause)) => return Err(self.explain(position, row, cause)),
         };
         let verified = tokens.len(); // the anchor and the accepted proposals
         self.rewind(position + verified);
+        proposed.trace.verify = started.elapsed();
         if let Some(states) = &out.states {
-            self.observe(&loaded.backend.rows(states, 0..verified), position)?;
+            self.speculation.take(b, b.rows(states, 0..verified), position);
         }
-        Ok(Round { width: rows.len(), proposals, accepted: verified - 1, tokens, logits: out.logits, notice })
+        let accepted = verified - 1;
+        self.speculation.learn(width, &proposed, accepted);
+        let Proposed { tokens: proposals, trace, notice, .. } = proposed;
+        Ok(Round { width: rows.len(), proposals, accepted, tokens, logits: out.logits, trace, notice })
     }
 
     /// Draws the token after the prompt from the logits that [`prefill`](Self::prefill) gave.
@@ -146,9 +141,7 @@ impl Session {
             }
         };
         self.tokens.truncate(len);
-        if let Some(drafter) = &mut self.drafter {
-            drafter.truncate(len);
-        }
+        self.speculation.truncate(&self.loaded.backend, len);
         len
     }
 
@@ -157,28 +150,19 @@ impl Session {
         // An empty cache is always within reach.
         let _ = self.cache.truncate(0);
         self.tokens.clear();
-        if let Some(drafter) = &mut self.drafter {
-            drafter.reset();
-        }
-    }
-
-    fn observe(&mut self, states: &<Active as Backend>::Tensor, position: usize) -> Result<(), EngineError> {
-        match &mut self.drafter {
-            Some(drafter) => Ok(drafter.observe(&self.loaded.backend, states, position)?),
-            None => Ok(()),
-        }
+        self.speculation.reset();
     }
 
     fn forward(&mut self, ids: &[u32], logits_of: std::ops::Range<usize>, tap: bool) -> Result<Out, EngineError> {
         let loaded = &self.loaded;
         let (b, target) = (&loaded.backend, &loaded.target);
-        let (x, states) = match &self.drafter {
-            Some(drafter) if tap => {
-                let mut taps = Taps::new(drafter.taps());
+        let (x, states) = match self.speculation.taps().filter(|_| tap) {
+            Some(layers) => {
+                let mut taps = Taps::new(layers);
                 let x = target.forward(b, &mut self.cache, ids, &mut taps)?;
                 (x, Some(taps.concat(b)))
             }
-            _ => (target.forward(b, &mut self.cache, ids, &mut Unobserved)?, None),
+            None => (target.forward(b, &mut self.cache, ids, &mut Unobserved)?, None),
         };
         self.tokens.extend(ids);
         let logits = match logits_of.is_empty() {

@@ -37,7 +37,7 @@ pub fn step(args: StepArgs, around: &Surroundings) -> Outcome {
     let engine = Engine::load(&options, &mut |loaded| progress.update(loaded.done, loaded.total))?;
     drop(progress);
     let load = started.elapsed();
-    terminal::say(&terminal::on_one_line(&start_line(engine.settings(), 1)));
+    terminal::say(&terminal::on_one_line(&start_line(engine.settings(), 1.into())));
     let report = engine.time_steps(&plan)?;
     let measured = Measured { settings: engine.settings(), shape, plan: &plan, report, load };
     match json {

@@ -146,8 +146,11 @@ fn what_does_not_go_together_is_refused_by_name() {
         (&["--prompt-ids", "1", "-p", "x"], &["--prompt-ids <IDS>", "--prompt <TEXT>"]),
         (&["--prompt-ids", "1", "--chat"], &["--prompt-ids <IDS>", "--chat"]),
         (&["--no-draft", "-md", "here", "x"], &["--no-draft", "--draft-model <MODEL>"]),
-        (&["--no-draft", "--draft-width", "4", "x"], &["--no-draft", "--draft-width <N>"]),
-        (&["--draft-width", "4", "--spec-draft-n-max", "3", "x"], &["--draft-width <N>", "--spec-draft-n-max <K>"]),
+        (&["--no-draft", "--draft-width", "4", "x"], &["--no-draft", "--draft-width <auto|N>"]),
+        (
+            &["--draft-width", "4", "--spec-draft-n-max", "3", "x"],
+            &["--draft-width <auto|N>", "--spec-draft-n-max <K>"],
+        ),
         (&["--raw", "--chat", "x"], &["--raw", "--chat"]),
         (&["--raw", "--system", "s", "x"], &["--raw", "--system <TEXT>"]),
         (&["--raw", "--reasoning-effort", "low", "x"], &["--raw", "--reasoning-effort <LEVEL>"]),
@@ -210,10 +213,23 @@ fn framing_follows_model_and_flags() {
 fn numbers_of_other_tools_mean_the_same() {
     let plan = |typed: &[&str]| planned(&[typed, &["x"]].concat(), &AT_A_TERMINAL).unwrap();
     let width = |typed: &[&str]| plan(typed).width.map(|width| width.rows);
-    assert_eq!(width(&["--spec-draft-n-max", "4"]), Some(5));
-    assert_eq!(width(&["--draft-block-size", "4"]), Some(4));
+    assert_eq!(width(&["--spec-draft-n-max", "4"]), Some(5.into()));
+    assert_eq!(width(&["--draft-block-size", "4"]), Some(4.into()));
+    assert_eq!(width(&["--draft-width", "auto"]), Some(DraftWidth::Auto));
     for proposals in ["--num-draft-tokens", "--draft-max", "--draft-n", "--draft"] {
-        assert_eq!(width(&[proposals, "4"]), Some(5), "{proposals}");
+        assert_eq!(width(&[proposals, "4"]), Some(5.into()), "{proposals}");
+    }
+    for (typed, drafter, ngram) in [
+        (&[][..], true, false),
+        (&["--draft-kind", "dflash"], true, false),
+        (&["--spec-type", "draft-dflash"], true, false),
+        (&["--draft-kind", "ngram"], false, true),
+        (&["--spec-type", "ngram-simple"], false, true),
+        (&["--draft-kind", "hybrid"], true, true),
+        (&["--no-draft"], false, false),
+    ] {
+        let options = plan(typed).options;
+        assert_eq!((options.drafter.is_some(), options.ngram), (drafter, ngram), "{typed:?}");
     }
     let sampling = |typed: &[&str]| plan(typed).sampling(&Sampling { top_k: 9, ..Sampling::default() }, 0);
     assert_eq!((sampling(&["--top-k", "-1"]).top_k, sampling(&["--top-k=0"]).top_k, sampling(&[]).top_k), (0, 0, 9));

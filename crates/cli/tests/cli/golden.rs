@@ -58,9 +58,17 @@ fn tokens_and_rounds_are_the_reference() {
         let proposals = second["rounds"].as_array().unwrap().iter().map(|round| round["proposals"].clone());
         assert_eq!(proposals.collect::<Value>(), case["drafters"]["dflash2"]["proposals"], "{name}");
 
-        let five = run(&[]);
-        assert_eq!((&five["token_ids"], &five["sha256"]), (&wide["token_ids"], &wide["sha256"]), "{name}");
-        assert!(five["rounds"].as_array().unwrap().iter().all(|round| round["width"] == 5), "{name}");
+        let auto = run(&[]);
+        assert_eq!(auto["settings"]["draft_width"], "auto", "{name}");
+        for more in [&["--draft-width", "5"][..], &["--draft-kind", "ngram"], &["--draft-kind", "hybrid"]] {
+            let other = run(more);
+            assert_eq!(
+                (&other["token_ids"], &other["sha256"]),
+                (&auto["token_ids"], &auto["sha256"]),
+                "{name} {more:?}"
+            );
+        }
+        assert_eq!((&auto["token_ids"], &auto["sha256"]), (&wide["token_ids"], &wide["sha256"]), "{name}");
         let plain = run(&["--no-draft"]);
         assert_eq!((&plain["token_ids"], &plain["sha256"]), (&wide["token_ids"], &wide["sha256"]), "{name}");
         let plain_round = json!({ "width": 1, "proposals": [], "accepted": 0, "emitted": 1 });

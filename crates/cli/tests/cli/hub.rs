@@ -430,8 +430,8 @@ fn a_pair_brings_its_drafter_and_its_width() {
         (&[directory.to_str().unwrap()], "width 3"),
         (&["org/pair", "--draft-width", "4"], "width 4"),
         (&["org/pair", "--no-draft"], "no drafter"),
-        (&["org/pair", "-md", "nano"], "drafter nano-assistant (dflash), width 5"),
-        (&["nano", "-md", "org/pair"], "drafter org/pair (drafter) (dflash), width 5"),
+        (&["org/pair", "-md", "nano"], "drafter nano-assistant (dflash), width auto"),
+        (&["nano", "-md", "org/pair"], "drafter org/pair (drafter) (dflash), width auto"),
     ] {
         let ran = user.offline(&[&["run"], args, raw].concat());
         assert!(ran.err.contains(says), "{args:?}: {ran:?}");

@@ -17,4 +17,5 @@ mod signals;
 mod stand_in;
 mod support;
 mod text;
+mod trace;
 mod usage;

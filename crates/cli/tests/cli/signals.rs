@@ -33,7 +33,7 @@ fn ctrl_c_leaves_json_whole() {
     let mut child = command(&[&LONG[..], &["--json"]].concat()).spawn().unwrap();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut lines = String::new();
-    while !lines.contains("width 5") {
+    while !lines.contains("width auto") {
         assert_ne!(stderr.read_line(&mut lines).unwrap(), 0, "{lines}");
     }
     sleep(Duration::from_secs(1));

@@ -18,7 +18,7 @@ fn the_continuation_is_on_stdout_and_the_rest_on_stderr() {
     let lines: Vec<&str> = ran.err.lines().collect();
     let [note, start, timing] = lines[..] else { panic!("{ran:?}") };
     assert!(note.starts_with("note: this is nano, a tiny test model"), "{note}");
-    for part in ["nano: bf16 weights", "f32 activations", "f32 KV cache", "context 4096", "(dflash), width 5"] {
+    for part in ["nano: bf16 weights", "f32 activations", "f32 KV cache", "context 4096", "(dflash), width auto"] {
         assert!(start.contains(part), "{start}");
     }
     assert!(timing.starts_with("prompt ") && timing.contains("output 32 tokens") && timing.ends_with("seed 7"));
@@ -161,7 +161,10 @@ fn chat_tells_reasoning_from_the_answer() {
     assert_eq!(named["settings"]["draft_model"], Value::Null);
     let assistant = repository("nano/assistant");
     let drafted = json(&[&["run", &target, "-md", &assistant][..], &f32].concat());
-    assert_eq!((&drafted["token_ids"], &drafted["settings"]["draft_width"]), (&named["token_ids"], &Value::from(5)));
+    assert_eq!(
+        (&drafted["token_ids"], &drafted["settings"]["draft_width"]),
+        (&named["token_ids"], &Value::from("auto"))
+    );
     let raw = json(&["run", &target, "What is 23 + 45?", "--temp", "0", "-n", "4", "--raw"]);
     assert_eq!((&raw["settings"]["framing"], raw.get("reasoning")), (&Value::from("raw"), None));
 

@@ -8,12 +8,16 @@ use super::{DrawError, Sampling, SamplingError};
 /// Logits that the confidence of a greedy proposal is normalised over.
 const CONFIDENCE_OVER: usize = 64;
 
+/// What log q counts for beside the noise when a drafter proposes. With 1, a drafter that is the target would propose its draw.
+pub const SHARPNESS: f64 = 1.0;
+
 /// The processors of one sequence, their state, and its noise.
 ///
 /// The state advances by [`accept`](Self::accept) alone, on tokens that are emitted; so nothing is ever rolled back.
 pub struct Chain {
     processors: Processors,
     noise: Noise,
+    sharpness: f64,
     scratch: Scratch,
 }
 
@@ -41,7 +45,13 @@ impl Chain {
     fn build(sampling: Sampling, vocab_size: usize, mask: Option<Box<dyn TokenMask>>) -> Result<Self, SamplingError> {
         sampling.validate(vocab_size)?;
         let noise = Noise::new(sampling.seed, sampling.sample_index);
-        Ok(Self { processors: Processors::new(sampling, vocab_size, mask), noise, scratch: Scratch::default() })
+        let (processors, scratch) = (Processors::new(sampling, vocab_size, mask), Scratch::default());
+        Ok(Self { processors, noise, sharpness: SHARPNESS, scratch })
+    }
+
+    /// The same with another sharpness of proposals: what may change is how many of them are accepted.
+    pub fn with_sharpness(self, sharpness: f64) -> Self {
+        Self { sharpness, ..self }
     }
 
     /// The settings.
@@ -69,20 +79,20 @@ impl Chain {
     /// At temperature 0 the argmax. Above, argmax over the kept tokens of (log p + Gumbel noise), which is distributed
     /// exactly as p (Gumbel-max); in f64, the lowest id on ties.
     pub fn draw(&mut self, logits: &[f32], position: u64) -> Result<u32, DrawError> {
-        let Self { processors, noise, scratch } = self;
+        let Self { processors, noise, scratch, .. } = self;
         let logits = processors.adjust(logits, &[], &mut scratch.logits)?;
         if processors.sampling.temperature == 0.0 {
             return argmax(logits).ok_or_else(|| why_none(logits));
         }
         let softmax = processors.keep(logits, &mut scratch.kept)?;
-        let winner = gumbel_argmax(&scratch.kept, softmax, noise, position).ok_or(DrawError::NothingLeft)?;
+        let winner = gumbel_argmax(&scratch.kept, softmax, 1.0, noise, position).ok_or(DrawError::NothingLeft)?;
         Ok(winner.token())
     }
 
     /// A drafter's guess of what [`draw`](Self::draw) will give at `position`, from the drafter's own logits: the same
     /// processors with `pending` (this block's proposals so far) counted as output, and the same noise.
     pub fn propose(&mut self, logits: &[f32], position: u64, pending: &[u32]) -> Result<Proposal, DrawError> {
-        let Self { processors, noise, scratch } = self;
+        let Self { processors, noise, sharpness, scratch } = self;
         let logits = processors.adjust(logits, pending, &mut scratch.logits)?;
         let kept = &mut scratch.kept;
         if processors.sampling.temperature == 0.0 {
@@ -91,7 +101,7 @@ impl Chain {
             return Ok(likeliest(Candidate::new(logits[token as usize], token), kept));
         }
         let softmax = processors.keep(logits, kept)?;
-        drawn(kept, softmax, noise, position).ok_or(DrawError::NothingLeft)
+        drawn(kept, softmax, *sharpness, noise, position).ok_or(DrawError::NothingLeft)
     }
 
     /// The same of the `count` tokens that are best after the processors; `add` is told them, best first, and gives what is added to
@@ -104,7 +114,7 @@ impl Chain {
         count: usize,
         add: impl FnOnce(&[u32]) -> Vec<f32>,
     ) -> Result<Proposal, DrawError> {
-        let Self { processors, noise, scratch } = self;
+        let Self { processors, noise, scratch, sharpness } = self;
         let logits = processors.adjust(logits, pending, &mut scratch.logits)?;
         let kept = &mut scratch.kept;
         select::top_k(logits, count, kept).ok_or_else(|| why_none(logits))?;
@@ -121,7 +131,7 @@ impl Chain {
             return Ok(likeliest(best, kept));
         }
         let softmax = processors.keep_of(kept).ok_or_else(|| why_none(logits))?;
-        drawn(kept, softmax, noise, position).ok_or(DrawError::NothingLeft)
+        drawn(kept, softmax, *sharpness, noise, position).ok_or(DrawError::NothingLeft)
     }
 
     /// What [`draw`](Self::draw) draws from: the kept tokens and their exact probabilities, likeliest first.
@@ -146,16 +156,22 @@ fn likeliest(best: Candidate, among: &[Candidate]) -> Proposal {
 }
 
 /// The proposal that the noise makes of a distribution.
-fn drawn(kept: &[Candidate], softmax: Softmax, noise: &Noise, position: u64) -> Option<Proposal> {
-    let winner = gumbel_argmax(kept, softmax, noise, position)?;
+fn drawn(kept: &[Candidate], softmax: Softmax, sharpness: f64, noise: &Noise, position: u64) -> Option<Proposal> {
+    let winner = gumbel_argmax(kept, softmax, sharpness, noise, position)?;
     Some(Proposal { token: winner.token(), probability: softmax.weight(winner) / softmax.total(kept) })
 }
 
-/// The first maximum by ascending id of log weight + noise, whatever order the tokens lie in.
-fn gumbel_argmax(kept: &[Candidate], softmax: Softmax, noise: &Noise, position: u64) -> Option<Candidate> {
+/// The first maximum by ascending id of sharpness * log weight + noise, whatever order the tokens lie in.
+fn gumbel_argmax(
+    kept: &[Candidate],
+    softmax: Softmax,
+    sharpness: f64,
+    noise: &Noise,
+    position: u64,
+) -> Option<Candidate> {
     let (mut best, mut winner) = (f64::NEG_INFINITY, None::<Candidate>);
     for &candidate in kept {
-        let (log_weight, token) = (softmax.log_weight(candidate), candidate.token());
+        let (log_weight, token) = (sharpness * softmax.log_weight(candidate), candidate.token());
         let Some(gumbel) = noise.gumbel_above(token, position, best - log_weight) else { continue };
         let score = log_weight + gumbel;
         if score > best || (score == best && winner.is_some_and(|other| token < other.token())) {

@@ -9,7 +9,7 @@ mod noise;
 mod processors;
 mod select;
 
-pub use chain::{Chain, Proposal};
+pub use chain::{Chain, Proposal, SHARPNESS};
 pub use noise::Noise;
 pub use processors::TokenMask;
 pub use select::argmax;

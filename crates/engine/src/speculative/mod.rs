@@ -4,10 +4,18 @@
 //! generation and nothing else.
 
 mod dflash;
+mod ngram;
 mod round;
+mod speculation;
+mod width;
 
+pub use ngram::BLOCK as NGRAM_BLOCK;
 pub use round::Round;
 pub(crate) use round::fold;
+pub use speculation::RoundTrace;
+pub(crate) use speculation::{Place, Proposed, Speculation};
+pub(crate) use width::Experience;
+pub use width::{Estimate, Proposer};
 
 use crate::EngineError;
 use crate::sampling::{Chain, DrawError};
@@ -16,8 +24,33 @@ use glimmer_checkpoint::Checkpoint;
 use glimmer_model::ModelError;
 use glimmer_model::dflash::DFlashConfig;
 use glimmer_model::muse::{MuseText, TextConfig};
+use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
+
+/// Rows of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DraftWidth {
+    /// Each round as many as pay; none but the anchor where nothing does.
+    Auto,
+    /// So many: the anchor and one less proposals. 1 decodes plainly.
+    Fixed(usize),
+}
+
+impl From<usize> for DraftWidth {
+    fn from(rows: usize) -> Self {
+        Self::Fixed(rows)
+    }
+}
+
+impl fmt::Display for DraftWidth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Fixed(rows) => rows.fmt(f),
+        }
+    }
+}
 
 /// A drafter's weights, from which each session makes its own [`Drafter`].
 pub trait DrafterModel<B: Backend>: Send + Sync {

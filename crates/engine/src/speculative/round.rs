@@ -1,5 +1,6 @@
 //! One round: what was proposed, and what the target made of it.
 
+use super::RoundTrace;
 use crate::sampling::{Chain, DrawError};
 
 /// A round of drafting and verification.
@@ -15,6 +16,8 @@ pub struct Round {
     pub tokens: Vec<u32>,
     /// The target's logits (width, vocab), before any processor.
     pub logits: Vec<f32>,
+    /// How it came about.
+    pub trace: RoundTrace,
     /// What the user should be told, such as that the drafter failed.
     pub notice: Option<String>,
 }

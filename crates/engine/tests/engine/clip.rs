@@ -155,8 +155,8 @@ fn what_cannot_be_done_is_refused_before_work_starts() {
     assert!(long.contains("60 tokens") && long.contains("context holds 60"), "{long}");
     assert!(with(&|r| r.prompt.clear()).contains("empty"));
     assert!(with(&|r| r.prompt = vec![512]).contains("token 512"));
-    assert!(with(&|r| r.width = 9).contains("2 to 8"));
-    assert!(with(&|r| r.width = 0).contains("draft width is 0"));
+    assert!(with(&|r| r.width = 9.into()).contains("2 to 8"));
+    assert!(with(&|r| r.width = 0.into()).contains("draft width is 0"));
     assert!(with(&|r| r.sampling.top_p = 0.0).contains("top_p"));
     assert!(with(&|r| r.sampling.temperature = f32::NAN).contains("temperature"));
     assert!(with(&|r| r.stop.strings = vec!["x".into()]).contains("tokenizer"));

@@ -1,8 +1,9 @@
 //! The promise: tokens depend on model, prompt, settings and seed alone.
 
-use crate::support::{Pair, fresh, greedy, load, logits_by_position, long, request, run};
+use crate::support::{Kind, Pair, fresh, greedy, load, logits_by_position, long, request, run};
 use glimmer_engine::sampling::Sampling;
-use glimmer_engine::{Engine, EngineOptions, Isa, KvType};
+use glimmer_engine::speculative::NGRAM_BLOCK;
+use glimmer_engine::{DraftWidth, Engine, EngineOptions, Isa, KvType};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::collections::HashMap;
@@ -13,7 +14,8 @@ const TOKENS: usize = 40;
 /// What must not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Way {
-    width: usize,
+    kind: Kind,
+    width: DraftWidth,
     threads: usize,
     chunk: usize,
 }
@@ -50,28 +52,28 @@ impl Setting {
     }
 
     fn options(self, way: Way) -> EngineOptions {
-        EngineOptions {
+        way.kind.of(EngineOptions {
             cache_keys: Some(self.keys),
             cache_values: Some(self.values),
             threads: Some(way.threads),
             prefill_chunk: way.chunk,
             ..self.pair.options()
-        }
+        })
     }
 }
 
-const PLAIN: Way = Way { width: 1, threads: 1, chunk: 4096 };
+const PLAIN: Way = Way { kind: Kind::Dflash, width: DraftWidth::Fixed(1), threads: 1, chunk: 4096 };
 
 /// Engines and plain results are made once.
 #[derive(Default)]
 struct Cache {
-    engines: HashMap<(Pair, KvType, KvType, usize, usize), Engine>,
+    engines: HashMap<(Pair, KvType, KvType, Kind, usize, usize), Engine>,
     plain: HashMap<Setting, Vec<u32>>,
 }
 
 impl Cache {
     fn engine(&mut self, setting: Setting, way: Way) -> Engine {
-        let key = (setting.pair, setting.keys, setting.values, way.threads, way.chunk);
+        let key = (setting.pair, setting.keys, setting.values, way.kind, way.threads, way.chunk);
         self.engines.entry(key).or_insert_with(|| load(&setting.options(way))).clone()
     }
 
@@ -97,16 +99,20 @@ fn tokens_do_not_depend_on_drafter_width_threads_or_chunks() {
     let settings = (pair, 0..7usize, (kind(), kind()), any::<bool>(), any::<bool>()).prop_map(
         |(pair, prompt, (keys, values), sampled, penalties)| Setting { pair, prompt, keys, values, sampled, penalties },
     );
-    let ways = (1..=16usize, 1..=3usize, 0..CHUNKS.len()).prop_map(|(width, threads, chunk)| Way {
-        width,
-        threads,
-        chunk: CHUNKS[chunk],
-    });
-    let config = Config { cases: 80, failure_persistence: None, ..Config::default() };
+    // One in four chooses its widths.
+    let widths = (1..=20usize).prop_map(|width| if width > 16 { DraftWidth::Auto } else { DraftWidth::Fixed(width) });
+    let ways = (prop::sample::select(Kind::ALL.to_vec()), widths, 1..=3usize, 0..CHUNKS.len())
+        .prop_map(|(kind, width, threads, chunk)| Way { kind, width, threads, chunk: CHUNKS[chunk] });
+    let config = Config { cases: 90, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]));
     let cache = std::cell::RefCell::new(Cache::default());
     let result = runner.run(&(settings, ways), |(setting, way)| {
-        let way = Way { width: way.width.min(setting.pair.block_size()), ..way };
+        let most = if way.kind == Kind::Dflash { setting.pair.block_size() } else { NGRAM_BLOCK };
+        let width = match way.width {
+            DraftWidth::Fixed(rows) => DraftWidth::Fixed(rows.min(most)),
+            DraftWidth::Auto => DraftWidth::Auto,
+        };
+        let way = Way { width, ..way };
         cache.borrow_mut().check(setting, way);
         Ok(())
     });
@@ -127,10 +133,12 @@ fn the_whole_grid() {
         {
             for chunk in CHUNKS {
                 for threads in 1..=3 {
-                    for width in 1..=pair.block_size() {
+                    for width in 0..=pair.block_size() {
+                        let width = if width == 0 { DraftWidth::Auto } else { DraftWidth::Fixed(width) };
+                        let kind = Kind::ALL[count % 3];
                         let values = if count % 4 == 3 { KvType::ALL[count / 4 % 4] } else { keys };
                         let setting = Setting { pair, prompt: count, keys, values, sampled, penalties };
-                        cache.check(setting, Way { width, threads, chunk });
+                        cache.check(setting, Way { kind, width, threads, chunk });
                         count += 1;
                     }
                 }
@@ -154,13 +162,16 @@ fn logits_of_verified_rows_are_those_of_plain_decoding() {
     ] {
         for prompt in [0, 2, pair.prompts().len() - 2] {
             let setting = Setting { pair, prompt, keys: kind, values: kind, sampled, penalties: false };
-            let engine = load(&setting.options(Way { width: 1, threads: 2, chunk: 64 }));
+            let engine = |kind| load(&setting.options(Way { kind, threads: 2, chunk: 64, ..PLAIN }));
             let (prompt, sampling) = (setting.prompt(), setting.sampling());
-            let plain = logits_by_position(&engine, &prompt, &sampling, 1, TOKENS);
-            for width in [2, 3, 5, 8] {
-                let rounds = logits_by_position(&engine, &prompt, &sampling, width, TOKENS);
-                for position in prompt.len()..prompt.len() + TOKENS {
-                    assert!(plain[&position] == rounds[&position], "{setting:?} {width} at {position}");
+            let plain = logits_by_position(&engine(Kind::Dflash), &prompt, &sampling, 1, TOKENS);
+            for kind in Kind::ALL {
+                let engine = engine(kind);
+                for width in [2.into(), 3.into(), 5.into(), 8.into(), DraftWidth::Auto] {
+                    let rounds = logits_by_position(&engine, &prompt, &sampling, width, TOKENS);
+                    for position in prompt.len()..prompt.len() + TOKENS {
+                        assert!(plain[&position] == rounds[&position], "{setting:?} {kind:?} {width} at {position}");
+                    }
                 }
             }
         }
@@ -201,9 +212,9 @@ fn proposals_do_not_depend_on_threads_or_instruction_set() {
 
 #[test]
 fn a_session_that_goes_on_equals_a_fresh_one() {
-    for pair in Pair::ALL {
-        for width in [1, 2, 5, pair.block_size()] {
-            let engine = pair.engine();
+    for (pair, kind) in Pair::ALL.into_iter().flat_map(|pair| Kind::ALL.map(|kind| (pair, kind))) {
+        for width in [1.into(), 2.into(), 5.into(), pair.block_size().into(), DraftWidth::Auto] {
+            let engine = load(&kind.of(pair.options()));
             let mut session = engine.session().unwrap();
             let mut prompt = pair.prompts()[0].clone();
             for turn in 0..4 {

@@ -44,7 +44,7 @@ fn dflash_2_goes_round_as_its_reference_does() {
             let number = |field: &str| stored[field].as_u64().unwrap() as usize;
             let anchor = *tokens.last().unwrap();
             assert_eq!((anchor as usize, session.tokens().len()), (number("anchor"), number("noise_start")), "{name}");
-            let round = session.round(anchor, number("block"), &mut chain).unwrap();
+            let round = session.round(anchor, number("block").into(), &mut chain).unwrap();
             assert_eq!(round.proposals, ids(&stored["proposals"]), "{name}");
             assert_eq!(round.accepted, number("accepted"), "{name}");
             let argmax: Vec<u32> =
@@ -84,7 +84,7 @@ fn the_tiny_pair_goes_round_as_transformers_does() {
             };
             let anchor = *tokens.last().unwrap();
             assert_eq!(session.tokens().len(), prompt.len() + tokens.len() - 1, "{name} {number}");
-            let round = session.round(anchor, width, &mut chain).unwrap();
+            let round = session.round(anchor, width.into(), &mut chain).unwrap();
             assert_eq!(round.proposals, ids(&stored["proposals"]), "{name} {number}");
             // Cut at the budget and behind an end token.
             let cut = round.tokens.iter().position(|&t| Some(t) == eos).map_or(round.tokens.len(), |at| at + 1);

@@ -22,6 +22,7 @@ mod quantized;
 mod real_tokenizer;
 mod sampling;
 mod score;
+mod speculation;
 mod step;
 mod stops;
 mod support;

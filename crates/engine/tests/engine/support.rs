@@ -3,7 +3,9 @@
 use glimmer_backend::{Backend, KvTypes};
 use glimmer_engine::sampling::{Chain, Sampling};
 use glimmer_engine::stops::StopRule;
-use glimmer_engine::{Engine, EngineOptions, Flow, Generation, KvType, NanoDrafter, Output, Request, Session, Source};
+use glimmer_engine::{
+    DraftWidth, Engine, EngineOptions, Flow, Generation, KvType, NanoDrafter, Output, Request, Session, Source,
+};
 use glimmer_model::muse::{MuseConfig, MuseText};
 use glimmer_model::observe::Unobserved;
 use serde_json::Value;
@@ -96,6 +98,24 @@ impl Pair {
     }
 }
 
+/// Who proposes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Dflash,
+    Ngram,
+    Hybrid,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 3] = [Kind::Dflash, Kind::Ngram, Kind::Hybrid];
+
+    /// The options of a pair with this kind of drafter in place of its own.
+    pub fn of(self, options: EngineOptions) -> EngineOptions {
+        let drafter = if self == Kind::Ngram { None } else { options.drafter };
+        EngineOptions { drafter, ngram: self != Kind::Dflash, ..options }
+    }
+}
+
 /// A copy of a checkpoint's directory, to be damaged.
 pub fn copy(name: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -149,12 +169,12 @@ pub fn greedy() -> Sampling {
 }
 
 /// A request that end tokens do not stop.
-pub fn request(prompt: &[u32], sampling: &Sampling, width: usize, tokens: usize) -> Request {
+pub fn request(prompt: &[u32], sampling: &Sampling, width: impl Into<DraftWidth>, tokens: usize) -> Request {
     Request {
         prompt: prompt.to_vec(),
         sampling: sampling.clone(),
         stop: StopRule { ignore_eos: true, max_tokens: Some(tokens), ..StopRule::default() },
-        width,
+        width: width.into(),
         output: Output::Ids,
     }
 }
@@ -173,13 +193,14 @@ pub fn logits_by_position(
     engine: &Engine,
     prompt: &[u32],
     sampling: &Sampling,
-    width: usize,
+    width: impl Into<DraftWidth>,
     tokens: usize,
 ) -> HashMap<usize, Vec<u32>> {
+    let width = width.into();
     let mut chain = Chain::new(sampling.clone(), engine.vocab_size()).unwrap();
     let mut session = engine.session().unwrap();
     chain.start(prompt);
-    let (_, logits) = session.prefill(prompt, width > 1, &mut |_, _| true).unwrap();
+    let (_, logits) = session.prefill(prompt, width != DraftWidth::Fixed(1), &mut |_, _| true).unwrap();
     let mut anchor = session.draw_first(&logits.unwrap(), &mut chain).unwrap();
     let mut all = HashMap::new();
     while all.len() < tokens {

@@ -1,0 +1,393 @@
+//! The width of a round by what pays: the one with the most tokens per second to be expected.
+//!
+//! A [`Controller`] belongs to a sequence. It decides how many rows are drafted ([`plan`](Controller::plan)) and, once the
+//! drafter has said how sure it is, how many of them are verified ([`cut`](Controller::cut)); what came of it teaches it
+//! ([`learn`](Controller::learn)). It has no clock: times are told. What passes cost, and how sequences are as a rule, is the
+//! [`Experience`] of an engine.
+
+mod cost;
+mod odds;
+
+use cost::{Costs, Curve};
+use odds::Odds;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Drafts that plans are tried on.
+const RECENT: usize = 24;
+/// What drafting has to gain over plain decoding.
+const MARGIN: f64 = 1.02;
+/// Rounds without a draft before the first attempt, and at most.
+const WAIT: (usize, usize) = (8, 128);
+/// Proposals that a round without a draft counts for, when it comes to how sure the odds still are.
+const IDLE: usize = 5;
+/// In one of so many drafted rounds, costs that are little known are hoped to be low.
+const HOPE: usize = 4;
+/// How far odds are thought to be above what they seem, in standard deviations: what is tried is learned about, what is not tried
+/// stays as it seems. First as a rule, then where costs are hoped to be low.
+const DEVIATIONS: (f64, f64) = (0.75, 1.0);
+/// The share of the time that attempts may cost while drafting is off.
+const ATTEMPTS: f64 = 0.015;
+/// How fast the experience follows a sequence, by the round.
+const FOLLOW: f64 = 0.05;
+/// How sure a drafter is thought to be that was never asked.
+const UNKNOWN: f64 = 0.7;
+
+/// Who proposes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proposer {
+    /// Earlier text, at no cost.
+    Lookup,
+    /// A drafter with weights.
+    Drafter,
+}
+
+/// What a round was expected to give.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Tokens.
+    pub tokens: f64,
+    /// Seconds: drafting, verification, observation.
+    pub seconds: f64,
+    /// Seconds of a round that drafts nothing.
+    pub plain: f64,
+}
+
+/// What a round did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Measured<'a> {
+    /// Who proposed, if anybody did.
+    pub proposer: Option<Proposer>,
+    /// How sure it was of each proposal, of those that were not verified too.
+    pub confidence: &'a [f64],
+    /// Rows that were verified.
+    pub rows: usize,
+    /// Proposals that were accepted.
+    pub accepted: usize,
+    /// Rows that were observed.
+    pub observed: usize,
+    /// Seconds of observing.
+    pub observe: f64,
+    /// Seconds of drafting.
+    pub draft: f64,
+    /// Seconds of verifying.
+    pub verify: f64,
+}
+
+/// What the sequences of an engine have taught.
+pub struct Experience(Mutex<Learned>);
+
+struct Learned {
+    round: u64,
+    verify: Costs,
+    draft: Costs,
+    observe: Costs,
+    odds: [Odds; 2],
+    /// How sure the drafter is at each place.
+    typical: Vec<f64>,
+}
+
+impl Experience {
+    /// None yet, of rounds of at most `widest` rows.
+    pub fn new(widest: usize) -> Self {
+        let costs = || Costs::new(widest);
+        let (verify, draft, observe) = (costs(), costs(), costs());
+        Self(Mutex::new(Learned { round: 0, verify, draft, observe, odds: Default::default(), typical: Vec::new() }))
+    }
+
+    fn look(&self) -> MutexGuard<'_, Learned> {
+        // Whoever panicked with it left it whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What passes cost at some moment.
+struct Prices {
+    /// Little known costs are hoped to be low, and little known odds to be high, by so many standard deviations.
+    hope: f64,
+    verify: Curve,
+    draft: Curve,
+    observe: Curve,
+}
+
+impl Learned {
+    fn prices(&self, hope: bool) -> Prices {
+        let deviations = if hope { DEVIATIONS.1 } else { DEVIATIONS.0 };
+        let [verify, draft, observe] = [&self.verify, &self.draft, &self.observe].map(|c| c.curve(self.round, hope));
+        Prices { hope: deviations, verify, draft, observe }
+    }
+}
+
+impl Prices {
+    /// Verifying `rows`, of which `tokens` are expected to stay.
+    fn verified(&self, rows: usize, tokens: f64) -> f64 {
+        self.verify.at(rows as f64) + self.observe.at(tokens)
+    }
+
+    fn plain(&self) -> f64 {
+        self.verify.at(1.0)
+    }
+}
+
+/// Decides the widths of one sequence's rounds.
+pub struct Controller {
+    experience: Arc<Experience>,
+    /// The most rows that the drafter drafts; 1 where there is none.
+    block: usize,
+    odds: [Odds; 2],
+    /// How sure each of the last drafts was, by who made it.
+    recent: [VecDeque<Vec<f64>>; 2],
+    /// Tokens per second that a second is worth.
+    rate: f64,
+    /// The drafter is not asked.
+    off: bool,
+    /// Rounds since it was, and after how many it is.
+    idle: usize,
+    wait: usize,
+    /// The last attempt paid.
+    paid: bool,
+    /// Rounds that were planned, and whether the present one hopes.
+    planned: usize,
+    hope: bool,
+}
+
+impl Controller {
+    /// For a drafter of at most `block` rows.
+    pub fn new(experience: Arc<Experience>, block: usize) -> Self {
+        let (odds, recent) = Default::default();
+        let (rate, off, idle, wait, paid, planned, hope) = (0.0, false, 0, WAIT.0, false, 0, false);
+        let mut new = Self { experience, block, odds, recent, rate, off, idle, wait, paid, planned, hope };
+        new.restart();
+        new
+    }
+
+    /// For the next sequence, which need not be like the last.
+    pub fn restart(&mut self) {
+        let learned = self.experience.look();
+        self.odds = [&learned.odds[0], &learned.odds[1]].map(Odds::anew);
+        let typical = if learned.typical.is_empty() { vec![UNKNOWN] } else { learned.typical.clone() };
+        self.recent = [VecDeque::new(), VecDeque::from([typical])];
+        (self.off, self.idle, self.wait) = (false, 0, WAIT.0);
+    }
+
+    /// How many rows the drafter drafts in the next round; 1 where it is not asked.
+    pub fn plan(&mut self) -> usize {
+        let experience = Arc::clone(&self.experience);
+        let learned = experience.look();
+        // Nothing can be compared before plain decoding was measured.
+        if self.block < 2 || !learned.verify.knows(1) {
+            return 1;
+        }
+        if self.off && self.idle < self.wait {
+            return 1;
+        }
+        let (trying, mut prices) = (self.off, learned.prices(false));
+        if trying {
+            prices.hope = 0.25;
+        }
+        let mut rates = self.rates(Proposer::Drafter, &prices);
+        self.rate = rates.iter().copied().fold(0.0, f64::max);
+        self.off = self.rate <= MARGIN * rates[1];
+        if !self.off {
+            self.wait = WAIT.0;
+        } else if !trying {
+            self.idle = 0;
+            return 1;
+        }
+        let trying = self.off;
+        self.hope = trying || self.planned % HOPE == HOPE - 1;
+        if self.hope {
+            prices = learned.prices(true);
+            rates = self.rates(Proposer::Drafter, &prices);
+        }
+        let widths = if trying { 2..=self.block } else { 1..=self.block };
+        let rows = widths.max_by(|&a, &b| rates[a].total_cmp(&rates[b]).then(b.cmp(&a))).unwrap_or(1);
+        let rows = rows.min(next_step(&learned.draft));
+        if trying {
+            // In rounds of plain decoding, what the attempt will lose at least.
+            let lost = (prices.draft.at(rows as f64) + prices.verify.at(rows as f64)) / prices.plain();
+            let wait = (lost * (1.0 - rates[rows] / rates[1]) / ATTEMPTS) as usize;
+            if self.idle < wait {
+                self.wait = wait;
+                return 1;
+            }
+        }
+        if trying {
+            self.odds[Proposer::Drafter as usize].forget((IDLE * self.idle) as f64);
+        }
+        self.planned += 1;
+        rows
+    }
+
+    /// How many rows of a draft are verified.
+    pub fn cut(&mut self, proposer: Proposer, confidence: &[f64]) -> (usize, Estimate) {
+        let experience = Arc::clone(&self.experience);
+        let learned = experience.look();
+        let hope = match proposer {
+            Proposer::Drafter => self.hope,
+            Proposer::Lookup => {
+                self.planned += 1;
+                self.planned % HOPE == HOPE - 1
+            }
+        };
+        let prices = learned.prices(hope);
+        let (rate, draft) = match proposer {
+            Proposer::Drafter => (self.rate, prices.draft.at(confidence.len() as f64 + 1.0)),
+            Proposer::Lookup => {
+                let looked_up = self.rates(Proposer::Lookup, &prices);
+                (looked_up.into_iter().fold(self.rate, f64::max), 0.0)
+            }
+        };
+        let most = match learned.verify.knows(1) {
+            true => next_step(&learned.verify),
+            false => 1,
+        };
+        let mut best = Best::default();
+        // An attempt that is not verified teaches nothing.
+        let attempt = proposer == Proposer::Drafter && self.off;
+        let least = if attempt { most.min(confidence.len() + 1) } else { 1 };
+        let expected = self.expected(proposer, confidence, prices.hope);
+        for (rows, tokens) in (1..=most).zip(expected).skip(least - 1) {
+            best.offer(rows, tokens, prices.verified(rows, tokens), rate);
+        }
+        let estimate = Estimate { tokens: best.tokens, seconds: best.seconds + draft, plain: prices.plain() };
+        (best.rows, estimate)
+    }
+
+    /// Takes in what a round did.
+    pub fn learn(&mut self, round: &Measured<'_>) {
+        let experience = Arc::clone(&self.experience);
+        let mut learned = experience.look();
+        let learned = &mut *learned;
+        learned.round += 1;
+        learned.verify.add(round.rows, round.verify, learned.round);
+        if round.observed > 0 {
+            learned.observe.add(round.observed, round.observe, learned.round);
+        }
+        let Some(proposer) = round.proposer else {
+            self.idle += 1;
+            self.remember(Proposer::Lookup, &[]);
+            return;
+        };
+        let at = proposer as usize;
+        for (i, &confidence) in round.confidence.iter().enumerate().take(round.rows - 1).take(round.accepted + 1) {
+            self.odds[at].learn(confidence, i + 1, i < round.accepted);
+        }
+        learned.odds[at].follow(&self.odds[at], FOLLOW);
+        self.remember(proposer, round.confidence);
+        if proposer == Proposer::Lookup {
+            self.idle += 1;
+            return;
+        }
+        self.remember(Proposer::Lookup, &[]);
+        for (i, &confidence) in round.confidence.iter().enumerate() {
+            match learned.typical.get_mut(i) {
+                Some(typical) => *typical += FOLLOW * (confidence - *typical),
+                None => learned.typical.push(confidence),
+            }
+        }
+        learned.draft.add(round.confidence.len() + 1, round.draft, learned.round);
+        if self.off {
+            // Not what this one took: it may have been disturbed.
+            let prices = learned.prices(false);
+            let tokens = (round.accepted + 1) as f64;
+            let seconds = prices.draft.at(round.confidence.len() as f64 + 1.0) + prices.verified(round.rows, tokens);
+            let lost = seconds / prices.plain() - tokens;
+            let wait = WAIT.1.min(2 * self.wait).max((lost / ATTEMPTS) as usize);
+            // An attempt that paid is followed by another at once.
+            match lost > 0.0 {
+                true if self.paid => (self.idle, self.wait, self.paid) = (0, WAIT.0, false),
+                true => (self.idle, self.wait) = (0, wait),
+                false => self.paid = true,
+            }
+        }
+    }
+
+    fn remember(&mut self, proposer: Proposer, confidence: &[f64]) {
+        let recent = &mut self.recent[proposer as usize];
+        if recent.len() == RECENT {
+            recent.pop_front();
+        }
+        recent.push_back(confidence.to_vec());
+    }
+
+    /// The tokens to be expected of 1, 2, ... rows.
+    fn expected(&self, proposer: Proposer, confidence: &[f64], hope: f64) -> impl Iterator<Item = f64> {
+        let odds = &self.odds[proposer as usize];
+        let mut survives = 1.0;
+        let more = confidence.iter().enumerate().map(move |(i, &confidence)| {
+            survives *= odds.of(confidence, i + 1, hope);
+            survives
+        });
+        std::iter::once(1.0).chain(more).scan(0.0, |tokens, more| {
+            *tokens += more;
+            Some(*tokens)
+        })
+    }
+
+    /// Tokens per second by the rows that are drafted, had the last drafts been so wide: each verified as far as pays,
+    /// where a second is worth what the best width makes of it. At 1, without drafts.
+    fn rates(&self, proposer: Proposer, prices: &Prices) -> Vec<f64> {
+        let most = match proposer {
+            Proposer::Drafter => self.block,
+            Proposer::Lookup => super::ngram::BLOCK,
+        };
+        let drafts: Vec<Vec<f64>> = self.recent[proposer as usize]
+            .iter()
+            .map(|confidence| {
+                let mut confidence = confidence.clone();
+                // What a narrow draft would have gone on with is not known.
+                if let (Proposer::Drafter, Some(&last)) = (proposer, confidence.last()) {
+                    confidence.resize(confidence.len().max(most - 1), last);
+                }
+                self.expected(proposer, &confidence, prices.hope).collect()
+            })
+            .collect();
+        let plain = 1.0 / prices.plain().max(f64::MIN_POSITIVE);
+        let (mut rates, mut worth) = (Vec::new(), plain);
+        // The worth of a second and the best widths depend on each other; they settle at once.
+        for _ in 0..3 {
+            let mut sums = vec![(0.0, 0.0); most + 1];
+            for expected in &drafts {
+                let mut best = Best::default();
+                for (rows, sum) in sums.iter_mut().enumerate().skip(1) {
+                    if let Some(&tokens) = expected.get(rows - 1) {
+                        best.offer(rows, tokens, prices.verified(rows, tokens), worth);
+                    }
+                    let draft = if proposer == Proposer::Drafter { prices.draft.at(rows as f64) } else { 0.0 };
+                    *sum = (sum.0 + best.tokens, sum.1 + best.seconds + draft);
+                }
+            }
+            rates = sums.iter().map(|&(tokens, seconds)| if seconds > 0.0 { tokens / seconds } else { 0.0 }).collect();
+            rates[1] = plain;
+            worth = rates.iter().copied().fold(0.0, f64::max);
+        }
+        rates
+    }
+}
+
+/// The rows that are worth the most.
+#[derive(Default)]
+struct Best {
+    rows: usize,
+    tokens: f64,
+    seconds: f64,
+    worth: f64,
+}
+
+impl Best {
+    fn offer(&mut self, rows: usize, tokens: f64, seconds: f64, rate: f64) {
+        let worth = tokens - rate * seconds;
+        if self.rows == 0 || worth > self.worth {
+            *self = Self { rows, tokens, seconds, worth };
+        }
+    }
+}
+
+/// The most rows that are tried next: a first attempt should not be dear.
+fn next_step(costs: &Costs) -> usize {
+    2 * costs.widest().max(1) + 1
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! The controller in worlds whose costs and odds are known.
+
+use super::*;
+use crate::random::Random;
+
+const BLOCK: usize = 16;
+
+/// What passes cost and how often the drafter is right.
+#[derive(Clone, Copy)]
+struct World {
+    name: &'static str,
+    verify: fn(usize) -> f64,
+    draft: fn(usize) -> f64,
+}
+
+const fn world(name: &'static str, verify: fn(usize) -> f64, draft: fn(usize) -> f64) -> World {
+    World { name, verify, draft }
+}
+
+fn rows(rows: usize) -> f64 {
+    rows as f64
+}
+
+const WORLDS: [World; 7] = [
+    world("a block costs little more than a row", |w| 1.0 + 0.03 * (rows(w) - 1.0), |d| 0.04 + 0.003 * rows(d)),
+    world("rows cost", |w| 1.0 + 0.2 * (rows(w) - 1.0), |d| 0.05 + 0.01 * rows(d)),
+    world("rows cost nearly what they do alone", |w| 1.0 + 0.75 * (rows(w) - 1.0), |d| 0.05 + 0.01 * rows(d)),
+    world("tiles of four rows", |w| 1.0 + 0.6 * rows((w - 1) / 4), |_| 0.06),
+    world("a second row costs, more do not", |w| if w == 1 { 1.0 } else { 1.5 + 0.01 * rows(w) }, |_| 0.05),
+    world("drafts are dear", |w| 1.0 + 0.05 * (rows(w) - 1.0), |d| 0.4 + 0.02 * rows(d)),
+    world("drafts cost more than they can give", |w| 1.0 + 0.3 * (rows(w) - 1.0), |_| 2.5),
+];
+
+/// What observing a row costs.
+const OBSERVE: f64 = 0.01;
+
+impl World {
+    /// Tokens per second at a fixed width and so many accepted proposals to the place.
+    fn fixed(&self, width: usize, p: f64) -> f64 {
+        let tokens: f64 = (0..width).map(|i| p.powi(i as i32)).sum();
+        match width {
+            1 => 1.0 / (self.verify)(1),
+            _ => tokens / ((self.verify)(width) + (self.draft)(width) + OBSERVE * tokens),
+        }
+    }
+
+    fn best(&self, p: f64) -> f64 {
+        (1..=BLOCK).map(|width| self.fixed(width, p)).fold(0.0, f64::max)
+    }
+}
+
+/// How a drafter's confidence goes with its luck.
+#[derive(Clone, Copy, Debug)]
+enum Drafts {
+    /// It is always equally sure.
+    Blind,
+    /// A half of its proposals are surer than they should be on average, the others less.
+    Telling,
+}
+
+struct Sequence<'a> {
+    world: &'a World,
+    controller: Controller,
+    random: Random,
+    drafts: Drafts,
+    rounds: usize,
+    drafted: usize,
+    tokens: f64,
+    seconds: f64,
+}
+
+impl<'a> Sequence<'a> {
+    fn new(world: &'a World, experience: &Arc<Experience>, drafts: Drafts, seed: u64) -> Self {
+        let controller = Controller::new(Arc::clone(experience), BLOCK);
+        let (rounds, drafted, tokens, seconds) = (0, 0, 0.0, 0.0);
+        Self { world, controller, random: Random::new(seed), drafts, rounds, drafted, tokens, seconds }
+    }
+
+    fn unit(&mut self) -> f64 {
+        self.random.unit() as f64
+    }
+
+    /// What a clock says: a little noise, now and then something else has the machine.
+    fn clock(&mut self, seconds: f64) -> f64 {
+        let disturbed = if self.unit() < 0.03 { 4.0 } else { 1.0 };
+        seconds * (1.0 + 0.06 * self.unit()) * disturbed
+    }
+
+    fn round(&mut self, p: f64) {
+        let drafted = self.controller.plan();
+        let mut odds = Vec::new();
+        let mut confidence = Vec::new();
+        for _ in 1..drafted {
+            let (easy, spread) = (self.unit() < 0.5, 0.8 * p.min(1.0 - p));
+            let (truth, told) = match (self.drafts, easy) {
+                (Drafts::Blind, _) => (p, 0.6),
+                (Drafts::Telling, true) => (p + spread, 0.9),
+                (Drafts::Telling, false) => (p - spread, 0.5),
+            };
+            odds.push(truth);
+            confidence.push(told);
+        }
+        let rows = match drafted {
+            1 => 1,
+            _ => self.controller.cut(Proposer::Drafter, &confidence).0,
+        };
+        let accepted = odds.iter().take(rows - 1).take_while(|&&p| self.random.unit() < p as f32).count();
+        let [mut observe, mut draft] = [0.0; 2];
+        if drafted > 1 {
+            observe = OBSERVE * (accepted + 1) as f64;
+            draft = (self.world.draft)(drafted);
+            self.drafted += 1;
+        }
+        let verify = (self.world.verify)(rows);
+        self.rounds += 1;
+        self.tokens += (accepted + 1) as f64;
+        self.seconds += observe + draft + verify;
+        let measured = Measured {
+            proposer: (drafted > 1).then_some(Proposer::Drafter),
+            confidence: &confidence,
+            rows,
+            accepted,
+            observed: if drafted > 1 { accepted + 1 } else { 0 },
+            observe: self.clock(observe),
+            draft: self.clock(draft),
+            verify: self.clock(verify),
+        };
+        self.controller.learn(&measured);
+    }
+
+    fn run(&mut self, tokens: usize, p: f64) -> f64 {
+        let (before, at) = (self.tokens, self.seconds);
+        while self.tokens < before + tokens as f64 {
+            self.round(p);
+        }
+        (self.tokens - before) / (self.seconds - at)
+    }
+}
+
+/// The mean of several sequences' shares of the best that a fixed width gives, each of an engine of its own: from its `warm`th
+/// token on.
+fn share(world: &World, drafts: Drafts, p: f64, warm: usize) -> f64 {
+    let share = |seed| {
+        let mut sequence = Sequence::new(world, &Arc::new(Experience::new(BLOCK)), drafts, seed);
+        sequence.run(warm, p);
+        sequence.run(3000, p) / world.best(p)
+    };
+    (0..6).map(share).sum::<f64>() / 6.0
+}
+
+#[test]
+fn the_best_fixed_width_is_reached() {
+    for world in &WORLDS {
+        for p in [0.02, 0.2, 0.5, 0.8, 0.95] {
+            // Plain decoding has nothing to learn.
+            let plain = world.best(p) == world.fixed(1, p);
+            for drafts in [Drafts::Blind, Drafts::Telling] {
+                let (found, least) = (share(world, drafts, p, 200), if plain { 0.97 } else { 0.95 });
+                println!("{}, {p}, {drafts:?}: {found:.3}", world.name);
+                assert!(found >= least, "{}, {p}, {drafts:?}: {found}", world.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_drafter_that_says_what_it_knows_is_worth_more_than_any_fixed_width() {
+    assert!(share(&WORLDS[1], Drafts::Telling, 0.5, 200) > 1.08);
+    assert!(share(&WORLDS[4], Drafts::Telling, 0.5, 200) > 1.08);
+}
+
+#[test]
+fn what_changes_is_noticed() {
+    for world in &WORLDS {
+        for (before, after) in [(0.05, 0.9), (0.9, 0.05), (0.8, 0.5)] {
+            let share = |seed| {
+                let mut sequence = Sequence::new(world, &Arc::new(Experience::new(BLOCK)), Drafts::Blind, seed);
+                sequence.run(500, before);
+                // Up to 128 tokens go by before another attempt, and what it finds has to be believed.
+                sequence.run(400, after);
+                sequence.run(1000, after) / world.best(after)
+            };
+            let found = (0..6).map(share).sum::<f64>() / 6.0;
+            println!("{}, {before} {after}: {found:.3}", world.name);
+            assert!(found > 0.93, "{}, from {before} to {after}: {found}", world.name);
+        }
+    }
+}
+
+#[test]
+fn a_new_sequence_begins_with_what_others_taught() {
+    for (world, p) in [(&WORLDS[0], 0.95), (&WORLDS[2], 0.5), (&WORLDS[6], 0.2)] {
+        let experience = Arc::new(Experience::new(BLOCK));
+        Sequence::new(world, &experience, Drafts::Blind, 1).run(2000, p);
+        let mut next = Sequence::new(world, &experience, Drafts::Blind, 2);
+        (0..4).for_each(|_| next.round(p));
+        match world.best(p) > world.fixed(1, p) {
+            true => assert!(next.tokens > 12.0 && next.drafted == 4, "{}: {}", world.name, next.tokens),
+            false => assert_eq!(next.drafted, 0, "{}", world.name),
+        }
+    }
+}
+
+#[test]
+fn nothing_is_drafted_before_plain_decoding_was_measured() {
+    let experience = Arc::new(Experience::new(BLOCK));
+    let mut controller = Controller::new(Arc::clone(&experience), BLOCK);
+    assert_eq!(controller.plan(), 1);
+    assert_eq!(controller.cut(Proposer::Lookup, &[0.9; 15]).0, 1);
+    controller.learn(&Measured { rows: 1, verify: 1.0, ..Measured::default() });
+    // The first drafts are narrow, whatever is hoped for.
+    assert_eq!(controller.plan(), 3);
+    let draft = |controller: &mut Controller, rows: usize| {
+        let confidence = vec![0.99; rows - 1];
+        let rows = controller.cut(Proposer::Drafter, &confidence).0;
+        let proposer = Some(Proposer::Drafter);
+        let (accepted, verify) = (rows - 1, 1.0);
+        controller.learn(&Measured {
+            proposer,
+            confidence: &confidence,
+            rows,
+            accepted,
+            verify,
+            ..Measured::default()
+        });
+        rows
+    };
+    let widths = [3, 7, 15, 16].map(|rows| (controller.plan(), draft(&mut controller, rows)));
+    assert_eq!(widths, [(3, 3), (7, 7), (15, 15), (16, 16)]);
+    // Without a drafter there is nothing to plan.
+    assert_eq!(Controller::new(experience, 1).plan(), 1);
+}
+
+/// Proposals that cost nothing and are as good as the length of the match says.
+#[test]
+fn looked_up_proposals_are_verified_as_far_as_pays() {
+    for world in &WORLDS[..4] {
+        let experience = Arc::new(Experience::new(BLOCK));
+        let mut controller = Controller::new(Arc::clone(&experience), 1);
+        let mut random = Random::new(5);
+        let (mut auto, mut fixed) = ((0.0, 0.0), vec![(0.0, 0.0); BLOCK + 1]);
+        for round in 0..3000 {
+            // A third of the rounds finds something, good or bad.
+            let p = [0.0, 0.3, 0.95][random.below(3) as usize];
+            let found = p > 0.0;
+            let confidence = vec![if p > 0.5 { 0.95 } else { 0.8 }; if found { BLOCK - 1 } else { 0 }];
+            let right = (0..BLOCK - 1).take_while(|_| (random.unit() as f64) < p).count();
+            let rows = if found { controller.cut(Proposer::Lookup, &confidence).0 } else { 1 };
+            let accepted = right.min(rows - 1);
+            let verify = (world.verify)(rows);
+            let proposer = found.then_some(Proposer::Lookup);
+            controller.learn(&Measured {
+                proposer,
+                confidence: &confidence,
+                rows,
+                accepted,
+                verify,
+                ..Measured::default()
+            });
+            if round < 200 {
+                continue;
+            }
+            auto = (auto.0 + accepted as f64 + 1.0, auto.1 + verify);
+            for (width, sum) in fixed.iter_mut().enumerate().skip(1) {
+                let rows = if found { width } else { 1 };
+                *sum = (sum.0 + right.min(rows - 1) as f64 + 1.0, sum.1 + (world.verify)(rows));
+            }
+        }
+        let best = fixed[1..].iter().map(|(tokens, seconds)| tokens / seconds).fold(0.0, f64::max);
+        let found = auto.0 / auto.1 / best;
+        println!("{}: {found:.3}", world.name);
+        assert!(found > 1.0, "{}: {found}", world.name);
+    }
+}
