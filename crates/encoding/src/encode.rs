@@ -40,7 +40,7 @@ pub fn encode_rows(encoding: Encoding, values: &[f32], rows: usize, cols: usize)
         Encoding::MxFp4 => microscale::encode_mxfp4(values, &mut out),
         Encoding::MxFp8 => microscale::encode_mxfp8(values, &mut out),
         Encoding::NvFp4 => microscale::encode_nvfp4(values, &mut out),
-        Encoding::Ggml(kind) => kind.encode(values, &mut out.codes)?,
+        Encoding::Ggml(kind) => kind.encode(values, None, &mut out.codes)?,
     }
     Some(out)
 }
@@ -59,7 +59,8 @@ fn room(encoding: Encoding, values: &[f32], rows: usize, cols: usize) -> Option<
 
 /// As [`encode_rows`], but parameters of affine groups are searched for: those of the range and a few narrower ones, each fitted to
 /// the codes that it gives, compete as they are stored, and the one with the least squared error is taken. With
-/// `importance`, a weight for each column, errors are multiplied with it. Of other encodings it is the same as [`encode_rows`].
+/// `importance`, a weight for each column, errors are multiplied with it, here and in the search of the K-quants. Of other
+/// encodings, those that are not [searched](Encoding::is_searched), it is the same as [`encode_rows`].
 ///
 /// # Panics
 /// If there are not `rows * cols` values, or not `cols` weights.
@@ -71,8 +72,14 @@ pub fn quantize_rows(
     importance: Option<&[f32]>,
 ) -> Option<EncodedRows> {
     assert!(importance.is_none_or(|weights| weights.len() == cols), "a weight for each of {cols} columns");
-    let Encoding::Affine { bits, group, scale } = encoding else { return encode_rows(encoding, values, rows, cols) };
+    if !encoding.is_searched() {
+        return encode_rows(encoding, values, rows, cols);
+    }
     let mut out = room(encoding, values, rows, cols)?;
-    affine::search(bits, group, scale, values, importance, &mut out);
+    match encoding {
+        Encoding::Affine { bits, group, scale } => affine::search(bits, group, scale, values, importance, &mut out),
+        Encoding::Ggml(kind) => kind.encode(values, importance, &mut out.codes)?,
+        _ => return None,
+    }
     Some(out)
 }

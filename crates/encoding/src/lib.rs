@@ -101,6 +101,15 @@ impl Encoding {
         self.sizes(cols)?.times(rows)
     }
 
+    /// Whether [`quantize_rows`] chooses the parameters of a group by the error that they lead to, so that weights of columns count.
+    pub fn is_searched(self) -> bool {
+        match self {
+            Encoding::Affine { .. } => true,
+            Encoding::Ggml(kind) => kind.is_searched(),
+            _ => false,
+        }
+    }
+
     /// Mean number of bits that an element takes in a file, scales and biases included.
     pub fn bits_per_weight(self) -> f64 {
         self.sizes(self.block()).map_or(0.0, |sizes| 8.0 * sizes.total() as f64 / self.block() as f64)

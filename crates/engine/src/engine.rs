@@ -313,19 +313,10 @@ struct SideFiles {
 impl SideFiles {
     fn read(checkpoint: &Checkpoint, config: &MuseConfig) -> Result<Self, EngineError> {
         let at = |file: &str| format!("{}/{file}", checkpoint.label());
-        let tokenizer_config = checkpoint.file("tokenizer_config.json")?;
-        let tokenizer = match checkpoint.file("tokenizer.json")? {
-            None => None,
-            Some(bytes) => {
-                let mut tokenizer = Tokenizer::from_json(&bytes, at("tokenizer.json"))?;
-                if let Some(bytes) = &tokenizer_config {
-                    tokenizer = tokenizer.with_config(bytes, &at("tokenizer_config.json"))?;
-                }
-                tokenizer.check_fits(config.text.vocab_size)?;
-                Some(Arc::new(tokenizer))
-            }
-        };
-        let jinja = checkpoint.file("chat_template.jinja")?;
+        let tokenizer = tokenizer_of(checkpoint, config)?.map(Arc::new);
+        let [jinja, tokenizer_config] =
+            ["chat_template.jinja", "tokenizer_config.json"].map(|name| checkpoint.file(name));
+        let (jinja, tokenizer_config) = (jinja?, tokenizer_config?);
         let template = match &tokenizer {
             None => None,
             Some(tokenizer) => ChatTemplate::find(jinja.as_deref(), tokenizer_config.as_deref())?
@@ -339,6 +330,18 @@ impl SideFiles {
         let (defaults, eos) = generation_config(checkpoint, config)?;
         Ok(Self { tokenizer, template, frame, defaults, eos })
     }
+}
+
+/// The tokenizer beside the weights, if there is one.
+pub(crate) fn tokenizer_of(checkpoint: &Checkpoint, config: &MuseConfig) -> Result<Option<Tokenizer>, EngineError> {
+    let at = |file: &str| format!("{}/{file}", checkpoint.label());
+    let Some(bytes) = checkpoint.file("tokenizer.json")? else { return Ok(None) };
+    let mut tokenizer = Tokenizer::from_json(&bytes, at("tokenizer.json"))?;
+    if let Some(bytes) = checkpoint.file("tokenizer_config.json")? {
+        tokenizer = tokenizer.with_config(&bytes, &at("tokenizer_config.json"))?;
+    }
+    tokenizer.check_fits(config.text.vocab_size)?;
+    Ok(Some(tokenizer))
 }
 
 /// Sampling defaults and end tokens; absent keys have the published model's values.

@@ -23,9 +23,10 @@ pub fn decode(
 /// Sets the f16 at `halves` and returns scales and minimums, from 0 to `most`, for SUBS sub-blocks, and the codes, from 0 to `top`.
 ///
 /// d and dmin follow from the ranges of the sub-blocks; then each sub-block takes, of a few pairs around its own range,
-/// the one with the smallest squared error. The pair of its range is among them, so a search never does worse.
+/// the one with the smallest squared error, each error multiplied with its weight. The pair of its range is among them, so a search never does worse.
 pub fn encode<const SUBS: usize>(
     values: &[f32],
+    weights: &[f32],
     top: u8,
     most: u8,
     halves: [usize; 2],
@@ -43,7 +44,7 @@ pub fn encode<const SUBS: usize>(
     let (per_d, per_dmin) = (inverse(d), inverse(dmin));
     let (mut pairs, mut codes) = ([(0, 0); SUBS], [0; 256]);
     for (i, &(scale, min)) in ranges.iter().enumerate() {
-        let values = &values[i * sub..(i + 1) * sub];
+        let (values, weights) = (&values[i * sub..(i + 1) * sub], &weights[i * sub..(i + 1) * sub]);
         let (scale, min) = ((scale * per_d).round() as i32, (min * per_dmin).round() as i32);
         let mut best = (f32::INFINITY, 0, 0);
         for (scale, min) in [0, -1, -2, 1].into_iter().flat_map(|s| [0, -1, 1].map(|m| (scale + s, min + m))) {
@@ -52,8 +53,9 @@ pub fn encode<const SUBS: usize>(
                 continue;
             }
             let (step, offset) = (d * scale as f32, dmin * min as f32);
-            let error = |&v: &f32| (step * f32::from(code(v, step, offset, top)) - offset - v).powi(2);
-            let error = values.iter().map(error).sum();
+            let error =
+                |(&v, &w): (&f32, &f32)| w * (step * f32::from(code(v, step, offset, top)) - offset - v).powi(2);
+            let error = values.iter().zip(weights).map(error).sum();
             if error < best.0 {
                 best = (error, scale as u8, min as u8);
             }

@@ -12,6 +12,7 @@ mod formats;
 #[path = "../../../checkpoint/tests/support/gguf.rs"]
 mod gguf_writer;
 mod golden;
+mod importance;
 mod mapped;
 #[cfg(target_os = "linux")]
 mod memory;
