@@ -48,8 +48,8 @@ fn lost(source: &Source, out: &Path, importance: &Importance) -> Vec<(String, f6
     all
 }
 
-/// Writes both ways to `dir`: no matrix is worse, and all together are better. Gives the two.
-fn compare(source: &Source, recipe: &str, importance: &Importance, dir: &Path) -> [PathBuf; 2] {
+/// Writes both ways to `dir`: no matrix is worse, and all together have at most `most` of the error. Gives the two.
+fn compare(source: &Source, recipe: &str, importance: &Importance, dir: &Path, most: f64) -> [PathBuf; 2] {
     let both = ["plain", "weighed"].map(|name| dir.join(name));
     write(source, recipe, None, &both[0]);
     write(source, recipe, Some(importance.clone()), &both[1]);
@@ -61,7 +61,7 @@ fn compare(source: &Source, recipe: &str, importance: &Importance, dir: &Path) -
     }
     let [before, after] = [before, after].map(|all| all.iter().map(|(_, lost)| lost).sum::<f64>());
     println!("{recipe}: {:.3} of the weighted error", after / before);
-    assert!(after < 0.97 * before, "{recipe}: {after} after {before}");
+    assert!(after < most * before, "{recipe}: {after} after {before}");
     both
 }
 
@@ -70,7 +70,7 @@ fn weighted_errors_are_smaller_and_logits_nearer() {
     let importance = gather();
     for recipe in ["format = \"mlx\"\nencoding = \"affine2g32\"", "format = \"mlx\"\nencoding = \"affine3g64\""] {
         let dir = tempfile::tempdir().unwrap();
-        let [before, after] = compare(&Source::Nano, recipe, &importance, dir.path()).map(|out| {
+        let [before, after] = compare(&Source::Nano, recipe, &importance, dir.path(), 0.9).map(|out| {
             let score = check(&out, &Source::Nano, Some(1), &mut |_, _| true).unwrap().unwrap();
             score.distance.unwrap().kl_mean
         });
@@ -79,7 +79,7 @@ fn weighted_errors_are_smaller_and_logits_nearer() {
     }
 }
 
-/// K-quants need rows of 256, which nano has not.
+/// K-quants need rows of 256, which nano has not. Inputs of random matrices are nearly alike, so there is little to gain.
 #[test]
 fn weights_reach_gguf_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -91,7 +91,7 @@ fn weights_reach_gguf_files() {
     let importance = of(&source);
     for kind in ["q3_k", "q4_k"] {
         std::fs::create_dir(at(kind)).unwrap();
-        compare(&source, &format!("format = \"gguf\"\nencoding = \"{kind}\""), &importance, &at(kind));
+        compare(&source, &format!("format = \"gguf\"\nencoding = \"{kind}\""), &importance, &at(kind), 1.0);
     }
 }
 
@@ -140,6 +140,10 @@ impl Observer<CpuBackend> for Inputs {
         let values = b.read(x);
         values.iter().enumerate().for_each(|(i, &x)| sums[i % cols] += f64::from(x).powi(2) / rows as f64);
         self.0.insert(name, sums);
+    }
+
+    fn see_inside(&mut self, b: &CpuBackend, site: Site, x: impl FnOnce() -> <CpuBackend as Backend>::Tensor) {
+        self.see(b, site, &x());
     }
 }
 
