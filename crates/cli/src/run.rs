@@ -51,6 +51,7 @@ pub fn run(mut plan: RunPlan, around: &Surroundings, interrupt: &Interrupt) -> O
     if !plan.quiet {
         terminal::say(&terminal::on_one_line(&start_line(ready.engine.settings(), ready.width)));
     }
+    warn(&ready.engine);
     let mut session = ready.engine.session()?;
     let ids = match (&plan.prompt, text) {
         (Prompt::Ids(ids), _) => ids.clone(),
@@ -70,6 +71,13 @@ pub fn run(mut plan: RunPlan, around: &Surroundings, interrupt: &Interrupt) -> O
         false => terminal::say(&ran.timing_line()),
     }
     if spoken.interrupted { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+/// Says what about the weights looks wrong.
+pub fn warn(engine: &Engine) {
+    for suspicion in engine.suspicions() {
+        terminal::say(&format!("warning: {}", terminal::on_one_line(suspicion)));
+    }
 }
 
 /// What the user should know before anything happens.
@@ -220,6 +228,7 @@ impl<'a> Ready<'a> {
             request,
             generation: &spoken.generation,
             notices: &spoken.notices,
+            suspicions: self.engine.suspicions(),
             load: self.load,
             chat: self.chat,
             effort: self.effort(),

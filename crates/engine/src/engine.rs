@@ -11,6 +11,7 @@ use crate::session::Session;
 use crate::source::Source;
 use crate::speculative::{self, DrafterModel};
 use crate::step::Matrices;
+use crate::suspicion;
 use crate::tokenizer::Tokenizer;
 use glimmer_backend::{ActivationType, CpuBackend, CpuOptions, Isa, KvType, KvTypes};
 use glimmer_checkpoint::{Checkpoint, Fields};
@@ -106,6 +107,7 @@ pub(crate) struct Loaded {
     pub geometry: Geometry,
     pub settings: Settings,
     pub matrices: Matrices,
+    pub suspicions: Vec<String>,
     pub defaults: Sampling,
     pub eos: Vec<u32>,
 }
@@ -197,6 +199,10 @@ impl Engine {
             None => None,
         };
         progress(LoadProgress { done: total, total });
+        let mut suspicions = suspicion::of_target(&checkpoint, &config.text)?;
+        if let Some(drafter) = &drafter_checkpoint {
+            suspicions.extend(speculative::suspicions(drafter)?);
+        }
         let settings = Settings {
             model: checkpoint.label().to_string(),
             encoding: inspect::encodings(&checkpoint, &backend),
@@ -225,6 +231,7 @@ impl Engine {
             geometry,
             settings,
             matrices,
+            suspicions,
             defaults,
             eos,
         };
@@ -239,6 +246,11 @@ impl Engine {
     /// The settings in effect.
     pub fn settings(&self) -> &Settings {
         &self.loaded.settings
+    }
+
+    /// What about the weights looks like a conversion that went wrong, a line for each.
+    pub fn suspicions(&self) -> &[String] {
+        &self.loaded.suspicions
     }
 
     /// The checkpoint's sampling settings (`generation_config.json`), or the published model's.

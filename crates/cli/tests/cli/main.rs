@@ -16,5 +16,6 @@ mod score;
 mod signals;
 mod stand_in;
 mod support;
+mod suspicion;
 mod text;
 mod usage;

@@ -16,6 +16,7 @@ mod importance;
 mod mapped;
 #[cfg(target_os = "linux")]
 mod memory;
+mod obtain;
 mod others;
 mod quantize;
 mod quantized;
@@ -25,6 +26,7 @@ mod score;
 mod step;
 mod stops;
 mod support;
+mod suspicion;
 mod synth;
 mod synthetic;
 mod template;
