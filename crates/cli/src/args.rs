@@ -73,7 +73,8 @@ pub struct RunArgs {
     /// A directory, a .gguf file, or a model of the hub: org/repo, org/repo:QUANT, org/repo@REVISION. Left out: nano, a tiny
     /// test model inside this program.
     ///
-    /// A model of the hub is downloaded if it is not in the cache. A directory with dflash_pair.json brings its drafter.
+    /// A model of the hub is downloaded if it is not in the cache. A directory with dflash_pair.json brings its drafter, and so
+    /// does one with a folder `drafter`, or a .gguf file with a drafter for it beside it.
     /// A single argument is the model if it is an existing path, ends in .gguf, or looks like org/repo; otherwise it is the
     /// prompt, and nano runs. -m, -p and -- settle it.
     #[arg(value_name = "MODEL")]
@@ -136,7 +137,7 @@ pub struct ModelArgs {
     /// The model: a path, org/repo with :QUANT or @REVISION or without, or nano [also: -hf]
     #[arg(short = 'm', long, value_name = "MODEL")]
     pub model: Option<OsString>,
-    /// The drafter, named as a model is [also: -md, -hfd] [default: none; for nano and pair bundles their own]
+    /// The drafter, named as a model is [also: -md, -hfd] [default: what comes with the model]
     #[arg(long, value_name = "MODEL", visible_alias = "model-draft")]
     pub draft_model: Option<OsString>,
     /// Decodes without a drafter
@@ -298,7 +299,7 @@ pub struct InspectArgs {
     pub first: Option<OsString>,
     #[arg(short = 'm', long, hide = true)]
     pub model: Option<OsString>,
-    /// A drafter to check against it [also: -md] [default: none; for nano and pair bundles their own]
+    /// A drafter to check against it [also: -md] [default: what comes with the model]
     #[arg(long, value_name = "MODEL", visible_alias = "model-draft")]
     pub draft_model: Option<OsString>,
     #[command(flatten)]
