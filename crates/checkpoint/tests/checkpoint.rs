@@ -12,6 +12,8 @@ mod gguf_writer;
 mod hostile;
 #[path = "checkpoint/hostile_corpus.rs"]
 mod hostile_corpus;
+#[path = "checkpoint/projector.rs"]
+mod projector;
 #[path = "checkpoint/read.rs"]
 mod read;
 #[path = "checkpoint/refuse.rs"]

@@ -140,6 +140,10 @@ pub struct ModelArgs {
     /// The drafter, named as a model is [also: -md, -hfd] [default: what comes with the model]
     #[arg(long, value_name = "MODEL", visible_alias = "model-draft")]
     pub draft_model: Option<OsString>,
+    /// The vision tower of a .gguf model, a file of its own [also: -mm] [default: one beside the model]. It is read and checked;
+    /// images are not supported yet
+    #[arg(long, value_name = "FILE")]
+    pub mmproj: Option<OsString>,
     /// Decodes without a drafter
     #[arg(long, visible_alias = "no-drafter", conflicts_with_all = ["draft_model", "draft_width", "spec_draft_n_max"])]
     pub no_draft: bool,
@@ -302,6 +306,9 @@ pub struct InspectArgs {
     /// A drafter to check against it [also: -md] [default: what comes with the model]
     #[arg(long, value_name = "MODEL", visible_alias = "model-draft")]
     pub draft_model: Option<OsString>,
+    /// The vision tower of a .gguf model, a file of its own [also: -mm] [default: one beside the model]
+    #[arg(long, value_name = "FILE")]
+    pub mmproj: Option<OsString>,
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// Prints one JSON object

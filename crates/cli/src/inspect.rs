@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::plan::InspectPlan;
 use crate::{models, terminal};
-use glimmer_engine::inspect::{CacheSizes, Part, Report, Span, inspect as look};
+use glimmer_engine::inspect::{CacheSizes, Part, Projector, Report, Span, inspect as look};
 use glimmer_engine::{EngineOptions, memory};
 use serde_json::{Value, json};
 
@@ -67,7 +67,17 @@ fn table(report: &Report, available: Option<u64>) -> String {
             let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
             row("heads", format!("{heads} for queries, {kv_heads} for keys and values, of {}", config.head_dim));
         }
-        Part::Target { text, tokenizer, chat_template, weight_bytes, cache, cache_types, drafter, drafter_bytes } => {
+        Part::Target {
+            text,
+            tokenizer,
+            chat_template,
+            weight_bytes,
+            cache,
+            cache_types,
+            drafter,
+            drafter_bytes,
+            projector,
+        } => {
             row("part", "target".into());
             let (full, sliding, window) = spans(text.layers.iter().map(|layer| layer.span));
             let window = window.map(|window| format!(" with a window of {window}")).unwrap_or_default();
@@ -79,6 +89,9 @@ fn table(report: &Report, available: Option<u64>) -> String {
             row("context limit", format!("{} tokens", text.max_position_embeddings));
             row("tokenizer", yes(*tokenizer).into());
             row("chat template", yes(*chat_template).into());
+            if let Some(Projector { label, parameters, bytes: size }) = projector {
+                row("vision", format!("{label}: {} parameters, {}", count(*parameters), bytes(*size)));
+            }
             if let Some((label, fit)) = drafter {
                 row("drafter", label.clone());
                 match fit {
@@ -146,8 +159,17 @@ fn to_json(report: &Report, available: Option<u64>) -> Value {
             "head_dim": config.head_dim,
         });
     }
-    if let Part::Target { text, tokenizer, chat_template, weight_bytes, cache, cache_types, drafter, drafter_bytes } =
-        &report.part
+    if let Part::Target {
+        text,
+        tokenizer,
+        chat_template,
+        weight_bytes,
+        cache,
+        cache_types,
+        drafter,
+        drafter_bytes,
+        projector,
+    } = &report.part
     {
         let (full, sliding, window) = spans(text.layers.iter().map(|layer| layer.span));
         all["text"] = json!({
@@ -165,6 +187,9 @@ fn to_json(report: &Report, available: Option<u64>) -> Value {
         });
         all["tokenizer"] = json!(tokenizer);
         all["chat_template"] = json!(chat_template);
+        all["mmproj"] = projector.as_ref().map_or(Value::Null, |Projector { label, parameters, bytes }| {
+            json!({ "model": label, "parameters": parameters, "bytes": bytes })
+        });
         all["drafter"] = drafter.as_ref().map_or(Value::Null, |(label, fit)| {
             let config = fit.as_ref().ok();
             json!({

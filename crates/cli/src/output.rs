@@ -95,7 +95,7 @@ impl Ran<'_> {
         all.insert("sha256".into(), json!(sha256(token_ids)));
         all.insert("timings".into(), self.timings());
         all.insert("notices".into(), json!(self.notices));
-        all.insert("suspicions".into(), json!(self.suspicions));
+        all.insert("warnings".into(), json!(self.suspicions));
         Value::Object(all)
     }
 

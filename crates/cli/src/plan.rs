@@ -48,6 +48,8 @@ pub struct RunPlan {
     pub width: Option<Width>,
     /// A drafter that comes with the target is used.
     pub draft: bool,
+    /// A vision tower was named.
+    pub vision: bool,
     pub prompt: Prompt,
     pub framing: Framing,
     pub system: Option<String>,
@@ -156,7 +158,7 @@ pub fn run(args: RunArgs, around: &Surroundings, manner: Manner) -> Outcome<RunP
     };
     let framing = framing(&prompt, &output, &target)?;
     let prompt_from = prompt_from(typed, &prompt, &output, around, manner)?;
-    let draft = !model.no_draft;
+    let (draft, vision) = (!model.no_draft, model.mmproj.is_some());
     let (options, width) = options(target, model, around)?;
     let OutputArgs { predict, stop, ignore_eos, show_reasoning, json, quiet } = output;
     if stop.len() > MAX_STOPS {
@@ -166,6 +168,7 @@ pub fn run(args: RunArgs, around: &Surroundings, manner: Manner) -> Outcome<RunP
         options,
         width,
         draft,
+        vision,
         prompt: prompt_from,
         framing,
         system: prompt.system,
@@ -191,13 +194,15 @@ pub fn run(args: RunArgs, around: &Surroundings, manner: Manner) -> Outcome<RunP
 /// The meaning of `inspect`.
 pub fn inspect(args: InspectArgs) -> Outcome<InspectPlan> {
     let around = Surroundings::look();
-    let InspectArgs { first, model, draft_model, memory, json } = args;
+    let InspectArgs { first, model, draft_model, mmproj, memory, json } = args;
     let target = source(first.or(model).unwrap_or_else(|| "nano".into()), &around)?;
     let drafter = match draft_model {
         Some(name) => Some(source(name, &around)?),
         None => (target == Source::Nano).then_some(Source::Nano),
     };
-    Ok(InspectPlan { options: EngineOptions { drafter, ..with_memory(EngineOptions::new(target), memory) }, json })
+    let projector = mmproj.map(|name| source(name, &around)).transpose()?;
+    let options = EngineOptions { drafter, projector, ..with_memory(EngineOptions::new(target), memory) };
+    Ok(InspectPlan { options, json })
 }
 
 /// An inspection.
@@ -354,7 +359,7 @@ fn prompt_from(
 
 /// What the engine is made of, and the width of a round.
 fn options(target: Source, model: ModelArgs, around: &Surroundings) -> Outcome<(EngineOptions, Option<Width>)> {
-    let ModelArgs { model: _, draft_model, no_draft, draft_width, spec_draft_n_max, memory, machine } = model;
+    let ModelArgs { model: _, draft_model, mmproj, no_draft, draft_width, spec_draft_n_max, memory, machine } = model;
     let drafter = match draft_model {
         Some(name) => Some(source(name, around)?),
         None => (target == Source::Nano && !no_draft).then_some(Source::Nano),
@@ -365,7 +370,8 @@ fn options(target: Source, model: ModelArgs, around: &Surroundings) -> Outcome<(
         (Some(width), _) => typed(width as usize, "--draft-width"),
         (_, Some(proposals)) => typed(proposals as usize + 1, "--spec-draft-n-max"),
     };
-    let options = EngineOptions { drafter, ..with_memory(EngineOptions::new(target), memory) };
+    let projector = mmproj.map(|name| source(name, around)).transpose()?;
+    let options = EngineOptions { drafter, projector, ..with_memory(EngineOptions::new(target), memory) };
     Ok((with_machine(options, machine), width))
 }
 

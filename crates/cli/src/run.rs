@@ -91,6 +91,9 @@ fn announce(plan: &RunPlan) {
     if plan.options.target == Source::Nano {
         terminal::say("note: this is nano, a tiny test model inside this program; -m names a real one");
     }
+    if plan.vision {
+        terminal::say("note: images are not supported yet; the vision tower is checked, and not used");
+    }
     if plan.effort.is_some_and(|effort| effort.raised) {
         terminal::say("note: the model always reasons; low is the least");
     }

@@ -31,6 +31,8 @@ pub struct EngineOptions {
     pub target: Source,
     /// The drafter, if any.
     pub drafter: Option<Source>,
+    /// The vision tower of a target in GGUF files, which has a file of its own (mmproj).
+    pub projector: Option<Source>,
     /// Tokens that prompt and answer may have together; the default is the model's own limit.
     pub context: Option<usize>,
     /// How keys are stored; the default is f32 for nano and f32 checkpoints, otherwise f16.
@@ -56,6 +58,7 @@ impl EngineOptions {
         Self {
             target,
             drafter: None,
+            projector: None,
             context: None,
             cache_keys: None,
             cache_values: None,
@@ -75,6 +78,14 @@ impl EngineOptions {
     /// The same of the drafter.
     pub(crate) fn open_drafter(&self) -> Result<Option<Checkpoint>, EngineError> {
         self.drafter.as_ref().map(|drafter| self.mapped(drafter.open_drafter()?)).transpose()
+    }
+
+    /// Opens the vision tower beside a target, and accounts for it.
+    pub(crate) fn open_projector(&self, text: &TextConfig) -> Result<Option<Checkpoint>, EngineError> {
+        let Some(projector) = &self.projector else { return Ok(None) };
+        let checkpoint = projector.open_target()?;
+        muse::account_projector(&checkpoint, text.hidden_size)?;
+        Ok(Some(checkpoint))
     }
 
     fn mapped(&self, mut checkpoint: Checkpoint) -> Result<Checkpoint, EngineError> {
@@ -163,6 +174,8 @@ impl Engine {
         let mut checkpoint = options.open_target()?;
         let config = MuseConfig::from_checkpoint(&checkpoint)?;
         muse::account(&checkpoint, &config)?;
+        // Nothing is computed with it yet; a wrong one is refused all the same.
+        options.open_projector(&config.text)?;
         let cache = cache_types(options, &checkpoint);
         let mut drafter_checkpoint = options.open_drafter()?;
         let bound = match &drafter_checkpoint {

@@ -4,7 +4,7 @@
 use crate::hub::{Pulling, Repository};
 use crate::{EngineError, EngineOptions, Source, speculative};
 use glimmer_checkpoint::DRAFTER;
-use glimmer_model::muse::MuseConfig;
+use glimmer_model::muse::{self, MuseConfig};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,8 @@ impl EngineOptions {
     /// Has target and drafter here, as [`Source::obtain`](crate::Source::obtain) does, and puts the parts of a pair bundle in its
     /// place: for a target its target and, if `draft` says so and no other was named, its drafter; for a drafter its drafter.
     /// A target that is no bundle may have its drafter in a folder `drafter`, or, where it is a GGUF file, in another one beside it:
-    /// what such a file is, is read in it, and only one that fits the target is taken, if there are no two of them.
+    /// what such a file is, is read in it, and only one that fits the target is taken, if there are no two of them. Its vision tower
+    /// is found in the same way.
     ///
     /// # Errors
     /// For a model that cannot be had, and a bundle that cannot be honoured.
@@ -47,6 +48,9 @@ impl EngineOptions {
                 *drafter = drafter.part(pair.drafter);
             }
         }
+        if let Some(projector) = &mut self.projector {
+            projector.obtain(watch)?;
+        }
         if let Some(pair) = self.target.pair()? {
             if draft && self.drafter.is_none() {
                 self.drafter = Some(self.target.part(pair.drafter));
@@ -54,50 +58,69 @@ impl EngineOptions {
                 obtained.width = pair.width.map(|rows| PairWidth { rows, field });
             }
             self.target = self.target.part(pair.target);
-        } else if draft && self.drafter.is_none() {
-            (self.drafter, obtained.note) = beside(&self.target)?;
+            return Ok(obtained);
+        }
+        let beside = Beside::of(&self.target)?;
+        if draft && self.drafter.is_none() {
+            match &beside.drafters[..] {
+                [one] => self.drafter = Some(self.target.part(one.clone())),
+                several => obtained.note = too_many(&self.target, several),
+            }
+        }
+        // They are the same in several precisions.
+        if self.projector.is_none() {
+            self.projector = beside.projectors.into_iter().next().map(|file| self.target.part(file));
         }
         Ok(obtained)
     }
 }
 
-/// The drafter beside a target, or why none of several is it.
-fn beside(target: &Source) -> Result<(Option<Source>, Option<String>), EngineError> {
-    let (Source::Path(path) | Source::Snapshot { path, .. }) = target else { return Ok((None, None)) };
-    let folder = if path.is_dir() { path.join(DRAFTER) } else { path.with_file_name(DRAFTER) };
-    if folder.join("config.json").exists() {
-        return Ok((Some(target.part(folder)), None));
-    }
-    let mut files = ggufs(&folder);
-    if let Some(directory) = path.parent().filter(|_| path.is_file()) {
-        files.extend(ggufs(directory));
-    }
-    // Nothing is known of the target yet, and most have no such neighbours.
-    if files.iter().all(|file| file == path) {
-        return Ok((None, None));
-    }
-    let checkpoint = target.open_target()?;
-    let Ok(config) = MuseConfig::from_checkpoint(&checkpoint) else { return Ok((None, None)) };
-    let fits = |file: &PathBuf| {
-        // Whatever else is there is not what was asked for, so that it may be anything.
-        let Ok(drafter) = glimmer_checkpoint::open(file) else { return false };
-        matches!(speculative::drafter(&drafter), Ok(Some(_)))
-            && speculative::bind(&drafter, &config.text, checkpoint.label()).is_ok()
-    };
-    files.retain(|file| file != path && fits(file));
-    Ok(match &mut files[..] {
-        [] => (None, None),
-        [one] => (Some(target.part(std::mem::take(one))), None),
-        several => {
-            let names: Vec<_> =
-                several.iter().map(|file| file.file_name().unwrap_or_default().to_string_lossy()).collect();
-            let names = names.join(", ");
-            let note = format!(
-                "several drafters are beside {target}, and none of them is used: {names} (--draft-model names one)"
-            );
-            (None, Some(note))
+/// What belongs to a target and lies beside it.
+#[derive(Default)]
+struct Beside {
+    drafters: Vec<PathBuf>,
+    projectors: Vec<PathBuf>,
+}
+
+impl Beside {
+    fn of(target: &Source) -> Result<Self, EngineError> {
+        let (Source::Path(path) | Source::Snapshot { path, .. }) = target else { return Ok(Self::default()) };
+        let folder = if path.is_dir() { path.join(DRAFTER) } else { path.with_file_name(DRAFTER) };
+        let mut found = Self::default();
+        if folder.join("config.json").exists() {
+            found.drafters.push(folder.clone());
         }
-    })
+        let mut files = ggufs(&folder);
+        if let Some(directory) = path.parent().filter(|_| path.is_file()) {
+            files.extend(ggufs(directory).into_iter().filter(|file| file != path));
+        }
+        // Nothing is known of the target yet, and most have no such neighbours.
+        if files.is_empty() {
+            return Ok(found);
+        }
+        let checkpoint = target.open_target()?;
+        let Ok(config) = MuseConfig::from_checkpoint(&checkpoint) else { return Ok(found) };
+        for file in files {
+            // Whatever else is there is not what was asked for, so that it may be anything.
+            let Ok(other) = glimmer_checkpoint::open(&file) else { continue };
+            if matches!(speculative::drafter(&other), Ok(Some(_)))
+                && speculative::bind(&other, &config.text, checkpoint.label()).is_ok()
+            {
+                found.drafters.push(file);
+            } else if muse::account_projector(&other, config.text.hidden_size).is_ok() {
+                found.projectors.push(file);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Why none of several drafters is the one.
+fn too_many(target: &Source, drafters: &[PathBuf]) -> Option<String> {
+    let name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let names = drafters.iter().map(name).collect::<Vec<_>>().join(", ");
+    let why = format!("several drafters are beside {target}, and none is used: {names} (--draft-model names one)");
+    (!drafters.is_empty()).then_some(why)
 }
 
 /// Files of a directory that may be GGUF, by name and sorted; none where there is no such directory.

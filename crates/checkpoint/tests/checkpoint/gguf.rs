@@ -243,7 +243,11 @@ fn metadata_become_the_files_that_they_were_made_from() {
         (Some(3), 1)
     );
     assert_eq!(tokenizer["post_processor"]["special_tokens"]["<|s|>"]["ids"], serde_json::json!([3]));
-    assert_eq!(read.json("tokenizer_config.json").unwrap().unwrap()["bos_token"], "<|s|>");
+    let config = read.json("tokenizer_config.json").unwrap().unwrap();
+    assert_eq!(
+        (&config["bos_token"], &config["tokenizer_class"]),
+        (&"<|s|>".into(), &"PreTrainedTokenizerFast".into())
+    );
     assert_eq!(read.file("chat_template.jinja").unwrap().unwrap(), b"{{ bos_token }}");
     let generation = read.json("generation_config.json").unwrap().unwrap();
     assert_eq!((generation["temperature"].as_f64(), generation["top_k"].as_u64()), (Some(0.5), Some(7)));
@@ -315,12 +319,12 @@ const FAULTS: &[Fault] = &[
     (
         "architecture_unknown",
         |g| g.set("general.architecture", Meta::Text("llama".into())),
-        &["architecture `llama` (known: muse-glimmer, dflash)"],
+        &["architecture `llama` (known: muse-glimmer, dflash, clip)"],
     ),
     (
         "architecture_missing",
         |g| g.unset("general.architecture"),
-        &["field `general.architecture`: expected muse-glimmer or dflash, found none"],
+        &["field `general.architecture`: expected muse-glimmer, dflash or clip, found none"],
     ),
     (
         "architecture_a_number",
@@ -479,6 +483,24 @@ const FAULTS: &[Fault] = &[
             t.data.truncate(128)
         },
         &["tensor `blk.1.ffn_norm.weight`: expected f32, of which one is to be subtracted, found bf16 of shape [64]"],
+    ),
+    (
+        "scale_of_two",
+        |g| {
+            g.entry("blk.1.ffn_up.weight").kind = 40;
+            g.entry("blk.1.ffn_up.weight").data.truncate(96 * 36);
+            g.tensor("blk.1.ffn_up.scale", &[2], Encoding::Dense(FloatType::F32), &[1.0; 2])
+        },
+        &["tensor `blk.1.ffn_up.scale`: expected f32 of shape [1], found f32 of shape [2]"],
+    ),
+    (
+        "scale_nan",
+        |g| {
+            g.entry("blk.1.ffn_up.weight").kind = 40;
+            g.entry("blk.1.ffn_up.weight").data.truncate(96 * 36);
+            g.tensor("blk.1.ffn_up.scale", &[1], Encoding::Dense(FloatType::F32), &[f32::NAN])
+        },
+        &["tensor `blk.1.ffn_up.scale`: expected a finite number above 0, found NaN"],
     ),
     (
         "pattern_of_other_length",

@@ -87,3 +87,16 @@ fn any_checkpoint_can_be_inspected() {
         glimmer(&[&["inspect", &assistant], more].concat()).assert_error(1, &["is a drafter", "a target's"]);
     }
 }
+
+/// The file itself comes of the tests of the engine; here it is one that is none.
+#[test]
+fn a_vision_tower_that_is_none_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mmproj.gguf");
+    std::fs::write(&file, b"GGUF\x03\0\0\0").unwrap();
+    let file = file.to_str().unwrap();
+    glimmer(&["inspect", "nano", "--mmproj", file]).assert_error(1, &[file]);
+    glimmer(&["run", "-mm", file, "-p", "x", "-n", "1", "-q"]).assert_error(1, &[file]);
+    let assistant = repository("nano/assistant");
+    glimmer(&["inspect", "nano", "--mmproj", &assistant]).assert_error(1, &["model_type", "mmproj"]);
+}

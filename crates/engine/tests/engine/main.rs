@@ -18,6 +18,7 @@ mod mapped;
 mod memory;
 mod obtain;
 mod others;
+mod projector;
 mod quantize;
 mod quantized;
 mod real_tokenizer;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::path::Path;
 
 /// Changes tensors of bf16 of a copy, where `change` does: it has their names, rows and values.
-fn rewrite(dir: &Path, change: impl Fn(&str, usize, &mut Vec<f32>)) {
+fn rewrite(dir: &Path, change: impl Fn(&str, usize, &mut [f32])) {
     let at = dir.join("model.safetensors");
     let mut bytes = std::fs::read(&at).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -30,13 +30,13 @@ fn suspicions(target: Source, drafter: Option<Source>) -> Vec<String> {
     load(&options).suspicions().to_vec()
 }
 
-fn add(summand: f32) -> impl Fn(&mut Vec<f32>) {
+fn add(summand: f32) -> impl Fn(&mut [f32]) {
     move |values| values.iter_mut().for_each(|value| *value += summand)
 }
 
 /// Rows of heads of 32 as llama.cpp stores them.
-fn interleave(rows: usize, values: &mut Vec<f32>) {
-    let (before, cols) = (values.clone(), values.len() / rows);
+fn interleave(rows: usize, values: &mut [f32]) {
+    let (before, cols) = (values.to_vec(), values.len() / rows);
     for (stored, row) in values.chunks_exact_mut(cols).enumerate() {
         let (head, at) = (stored / 32 * 32, stored % 32);
         row.copy_from_slice(&before[(head + at % 2 * 16 + at / 2) * cols..][..cols]);
@@ -49,9 +49,10 @@ fn is_query_or_key(name: &str) -> bool {
 
 #[test]
 fn bad_copies_of_the_target_are_noticed() {
-    type Change = Box<dyn Fn(&str, usize, &mut Vec<f32>)>;
+    type Change = Box<dyn Fn(&str, usize, &mut [f32])>;
     let centred = |name: &str| name.ends_with("layernorm.weight");
-    let of = |matches: fn(&str) -> bool, change: Box<dyn Fn(&mut Vec<f32>)>| -> Change {
+    let of = |matches: fn(&str) -> bool, summand: f32| -> Change {
+        let change = add(summand);
         Box::new(move |name, _, values| {
             if matches(name) {
                 change(values)
@@ -59,13 +60,10 @@ fn bad_copies_of_the_target_are_noticed() {
         })
     };
     let cases: [(Change, &str); 6] = [
-        (of(centred, Box::new(add(1.0))), "1 had been added once too often"),
-        (of(centred, Box::new(add(-1.0))), "1 were missing"),
-        (
-            of(|name| name.ends_with("pre_feedforward_layernorm.weight"), Box::new(add(-1.0))),
-            "`pre_feedforward_layernorm`",
-        ),
-        (of(|name| name == "model.language_model.norm.weight", Box::new(add(-2.0))), "`norm`"),
+        (of(centred, 1.0), "1 had been added once too often"),
+        (of(centred, -1.0), "1 were missing"),
+        (of(|name| name.ends_with("pre_feedforward_layernorm.weight"), -1.0), "`pre_feedforward_layernorm`"),
+        (of(|name| name == "model.language_model.norm.weight", -2.0), "`norm`"),
         (
             Box::new(|name, rows, values| {
                 if is_query_or_key(name) {
