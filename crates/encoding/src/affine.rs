@@ -2,6 +2,7 @@
 //!
 //! The codes of a row are one little-endian stream of bits, so that eight of them take `bits` whole bytes.
 
+use crate::encode::{LANES, whole};
 use crate::{EncodedRows, FloatType, Parts};
 
 /// Whether MLX has such an encoding.
@@ -154,9 +155,6 @@ pub fn search(
     }
 }
 
-/// Sums over a group have this many parts, so that they are added side by side.
-const LANES: usize = 8;
-
 /// Rounds scale and bias to what is stored, chooses the codes, and adds up what is lost.
 #[inline]
 fn measure(
@@ -168,15 +166,13 @@ fn measure(
     weights: &[f32],
     codes: &mut [f32],
 ) -> Fit {
-    // Added and taken away again it leaves the nearest whole number, without a call for each element.
-    const WHOLE: f32 = 12_582_912.0;
     let (scale, bias) = (float.round(scale), float.round(bias));
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
     let mut errors = [0.0; LANES];
     let (values, weights) = (values.as_chunks::<LANES>().0, weights.as_chunks::<LANES>().0);
     for ((values, weights), codes) in values.iter().zip(weights).zip(codes.as_chunks_mut::<LANES>().0) {
         for i in 0..LANES {
-            let code = (((values[i] - bias) * inverse).max(0.0).min(top) + WHOLE) - WHOLE;
+            let code = whole(((values[i] - bias) * inverse).max(0.0).min(top));
             let lost = scale * code + bias - values[i];
             codes[i] = code;
             errors[i] += weights[i] * lost * lost;

@@ -2,6 +2,7 @@
 //! w = d * scale * code - dmin * min.
 
 use super::{Unpack, decode_groups, half, inverse, range, set_half};
+use crate::encode::{lost, whole};
 
 /// Decodes a block of sub-blocks of `sub` elements. d and dmin are the f16 at `halves`, `pair` has a sub-block's scale and minimum.
 pub fn decode(
@@ -32,11 +33,11 @@ pub fn encode<const SUBS: usize>(
     halves: [usize; 2],
     block: &mut [u8],
 ) -> ([(u8, u8); SUBS], [u8; 256]) {
-    let sub = 256 / SUBS;
+    let (sub, top) = (256 / SUBS, f32::from(top));
     let ranges: [(f32, f32); SUBS] = std::array::from_fn(|i| {
         let (low, high) = range(&values[i * sub..(i + 1) * sub]);
         let (low, high) = (low.min(0.0), high.max(0.0));
-        ((high - low) / f32::from(top), -low)
+        ((high - low) / top, -low)
     });
     let (scale, min) = ranges.iter().fold((0f32, 0f32), |(s, m), r| (s.max(r.0), m.max(r.1)));
     let d = set_half(block, halves[0], scale / f32::from(most));
@@ -53,9 +54,8 @@ pub fn encode<const SUBS: usize>(
                 continue;
             }
             let (step, offset) = (d * scale as f32, dmin * min as f32);
-            let error =
-                |(&v, &w): (&f32, &f32)| w * (step * f32::from(code(v, step, offset, top)) - offset - v).powi(2);
-            let error = values.iter().zip(weights).map(error).sum();
+            let per_step = inverse(step);
+            let error = lost(values, weights, |v| step * code(v, per_step, offset, top) - offset);
             if error < best.0 {
                 best = (error, scale as u8, min as u8);
             }
@@ -63,14 +63,15 @@ pub fn encode<const SUBS: usize>(
         let (_, scale, min) = best;
         pairs[i] = (scale, min);
         let (step, offset) = (d * f32::from(scale), dmin * f32::from(min));
-        let codes = codes[i * sub..(i + 1) * sub].iter_mut();
-        codes.zip(values).for_each(|(c, &v)| *c = code(v, step, offset, top));
+        let (per_step, codes) = (inverse(step), codes[i * sub..(i + 1) * sub].iter_mut());
+        codes.zip(values).for_each(|(c, &v)| *c = code(v, per_step, offset, top) as u8);
     }
     (pairs, codes)
 }
 
-fn code(value: f32, step: f32, offset: f32, top: u8) -> u8 {
-    ((value + offset) * inverse(step)).round().clamp(0.0, top.into()) as u8
+#[inline]
+fn code(value: f32, per_step: f32, offset: f32, top: f32) -> f32 {
+    whole(((value + offset) * per_step).max(0.0).min(top))
 }
 
 /// How q4_k and q5_k have eight scales and eight minimums of 6 bits in 12 bytes, behind their two f16.
