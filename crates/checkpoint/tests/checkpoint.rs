@@ -6,6 +6,8 @@ mod corpus;
 mod fields;
 #[path = "checkpoint/gguf.rs"]
 mod gguf;
+#[path = "checkpoint/gguf_faults.rs"]
+mod gguf_faults;
 #[path = "support/gguf.rs"]
 mod gguf_writer;
 #[path = "support/hostile.rs"]

@@ -410,10 +410,8 @@ pub struct QuantizeArgs {
     /// A shipped recipe's name, or a TOML file
     #[arg(long, value_name = "NAME")]
     pub recipe: String,
-    /// Runs IN over a text first, and weighs errors by what it sees: those of a column by the mean square of its inputs
-    ///
-    /// Scales of affine encodings and K-quants are then chosen for what such texts make of the model: at 4 bits or fewer it is
-    /// worth the time. Other encodings have nothing to choose. A few hundred kilobytes of text like that of later use will do.
+    /// Runs IN over a text first, and weighs errors of a column by the mean square of its inputs. Affine encodings and K-quants
+    /// are chosen by that; a few hundred kilobytes of text like that of later use will do
     #[arg(long, value_name = "TEXT")]
     pub imatrix: Option<PathBuf>,
     /// The target whose tokenizer goes into the GGUF file of a drafter

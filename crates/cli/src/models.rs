@@ -15,8 +15,8 @@ use std::time::SystemTime;
 /// Has the models here that were named, with their parts where they are bundles. Gives the width that a bundle recommends.
 pub fn obtain(options: &mut EngineOptions, draft: bool) -> Outcome<Option<Width>> {
     let mut shown = Shown::default();
-    let Obtained { width, note } = options.obtain(draft, &mut |name, pulling| shown.update(name, pulling))?;
-    if let Some(note) = note {
+    let Obtained { width, notes } = options.obtain(draft, &mut |name, pulling| shown.update(name, pulling))?;
+    for note in notes {
         terminal::say(&terminal::on_one_line(&format!("note: {note}")));
     }
     Ok(width.map(|width| Width { rows: width.rows, from: width.field, typed: false }))

@@ -8,7 +8,7 @@ use glimmer_backend::{ActivationType, KvTypes};
 use glimmer_checkpoint::{Checkpoint, TensorInfo};
 use glimmer_encoding::Encoding;
 use glimmer_model::ModelError;
-use glimmer_model::dflash::DFlashConfig;
+pub use glimmer_model::dflash::DFlashConfig;
 pub use glimmer_model::kv_cache::Span;
 use glimmer_model::kv_cache::positions_needed;
 use glimmer_model::muse::{self, MuseConfig, TextConfig, VisionConfig};

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 pub struct Obtained {
     /// The width that a bundle recommends, where its drafter is the one that is used.
     pub width: Option<PairWidth>,
-    /// What was found and not taken.
-    pub note: Option<String>,
+    /// What was found and not taken, and why.
+    pub notes: Vec<String>,
 }
 
 /// The width of a round that a pair bundle recommends.
@@ -64,12 +64,14 @@ impl EngineOptions {
         if draft && self.drafter.is_none() {
             match &beside.drafters[..] {
                 [one] => self.drafter = Some(self.target.part(one.clone())),
-                several => obtained.note = too_many(&self.target, several),
+                several => obtained.notes.extend(too_many(&self.target, several)),
             }
         }
         // They are the same in several precisions.
         if self.projector.is_none() {
             self.projector = beside.projectors.into_iter().next().map(|file| self.target.part(file));
+            let unused = |why| format!("{why}; this vision tower beside the model is not used");
+            obtained.notes.extend(beside.misfits.into_iter().map(unused).filter(|_| self.projector.is_none()));
         }
         Ok(obtained)
     }
@@ -80,26 +82,26 @@ impl EngineOptions {
 struct Beside {
     drafters: Vec<PathBuf>,
     projectors: Vec<PathBuf>,
+    /// Why vision towers that are there do not fit.
+    misfits: Vec<String>,
 }
 
 impl Beside {
     fn of(target: &Source) -> Result<Self, EngineError> {
         let (Source::Path(path) | Source::Snapshot { path, .. }) = target else { return Ok(Self::default()) };
         let folder = if path.is_dir() { path.join(DRAFTER) } else { path.with_file_name(DRAFTER) };
-        let mut found = Self::default();
-        if folder.join("config.json").exists() {
-            found.drafters.push(folder.clone());
-        }
         let mut files = ggufs(&folder);
         if let Some(directory) = path.parent().filter(|_| path.is_file()) {
             files.extend(ggufs(directory).into_iter().filter(|file| file != path));
         }
+        let has_folder = folder.join("config.json").exists();
         // Nothing is known of the target yet, and most have no such neighbours.
-        if files.is_empty() {
-            return Ok(found);
+        if files.is_empty() && !has_folder {
+            return Ok(Self::default());
         }
         let checkpoint = target.open_target()?;
-        let Ok(config) = MuseConfig::from_checkpoint(&checkpoint) else { return Ok(found) };
+        let Ok(config) = MuseConfig::from_checkpoint(&checkpoint) else { return Ok(Self::default()) };
+        let mut found = Self { drafters: if has_folder { vec![folder] } else { Vec::new() }, ..Self::default() };
         for file in files {
             // Whatever else is there is not what was asked for, so that it may be anything.
             let Ok(other) = glimmer_checkpoint::open(&file) else { continue };
@@ -107,8 +109,11 @@ impl Beside {
                 && speculative::bind(&other, &config.text, checkpoint.label()).is_ok()
             {
                 found.drafters.push(file);
-            } else if muse::account_projector(&other, config.text.hidden_size).is_ok() {
-                found.projectors.push(file);
+            } else if muse::is_projector(&other)? {
+                match muse::account_projector(&other, config.text.hidden_size) {
+                    Ok(_) => found.projectors.push(file),
+                    Err(why) => found.misfits.push(why.to_string()),
+                }
             }
         }
         Ok(found)

@@ -66,8 +66,8 @@ fn a_drafter_beside_a_gguf_file_is_known_by_what_is_in_it() {
     std::fs::rename(at("zebra.GGUF"), at("drafter/any.gguf")).unwrap();
     assert_eq!(obtain(&at("nano.gguf"), true).0, Some(Source::Path(at("drafter/any.gguf"))));
     write(Source::Path(crate::support::path("nano/assistant")), "gguf-bf16", &at("zebra.gguf"));
-    let (found, Obtained { note, .. }) = obtain(&at("nano.gguf"), true);
-    let note = note.unwrap();
+    let (found, Obtained { notes, .. }) = obtain(&at("nano.gguf"), true);
+    let [note] = &notes[..] else { panic!("{notes:?}") };
     assert!(
         found.is_none() && ["zebra.gguf", "any.gguf", "--draft-model"].iter().all(|part| note.contains(part)),
         "{note}"

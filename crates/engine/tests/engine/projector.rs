@@ -4,7 +4,7 @@ use crate::gguf_writer::{Gguf, projector, target};
 use crate::support::path;
 use glimmer_encoding::{Encoding, FloatType};
 use glimmer_engine::inspect::{Part, Projector, inspect};
-use glimmer_engine::{Engine, EngineOptions, Source};
+use glimmer_engine::{Engine, EngineOptions, Obtained, Source};
 use std::path::Path;
 
 const F32: Encoding = Encoding::Dense(FloatType::F32);
@@ -34,9 +34,16 @@ fn it_is_found_beside_its_target_by_what_is_in_it() {
     std::fs::write(dir.path().join("mmproj.gguf"), b"GGUF and nothing").unwrap();
     options.obtain(true, &mut |_, _| ()).unwrap();
     assert_eq!((&options.projector, seen(&options)), (&None, None));
+    // One of another model is not taken, and said.
+    let other = dir.path().join("other.gguf");
+    let mut narrow = vision();
+    narrow.entry("mm.2.weight").dims = vec![64, 72];
+    std::fs::write(&other, narrow.bytes()).unwrap();
+    let notes = options.obtain(false, &mut |_, _| ()).unwrap().notes;
+    assert!(options.projector.is_none() && notes.len() == 1 && notes[0].contains("`mm.2.weight`"), "{notes:?}");
     let file = dir.path().join("a name.gguf");
     std::fs::write(&file, vision().bytes()).unwrap();
-    options.obtain(false, &mut |_, _| ()).unwrap();
+    assert_eq!(options.obtain(false, &mut |_, _| ()).unwrap(), Obtained::default());
     assert_eq!(options.projector, Some(Source::Path(file.clone())));
     let Projector { label, parameters, bytes } = seen(&options).unwrap();
     // All of the tower, but for one of two frames of a patch.
