@@ -49,7 +49,7 @@ pub use checkpoint::Checkpoint;
 pub use cursor::Cursor;
 pub use error::Error;
 pub use fields::Fields;
-pub use pair::Pair;
+pub use pair::{DRAFTER, Pair};
 pub use rows::Rows;
 pub use tensor::{Extent, Tensor, TensorInfo, TensorSpec};
 

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 /// The manifest. A directory that has it is a bundle.
 pub(crate) const MANIFEST: &str = "dflash_pair.json";
 
+/// The folder of a target's directory where its drafter is, if it has one and no manifest says otherwise.
+pub const DRAFTER: &str = "drafter";
+
 /// A target and a drafter that go together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {

@@ -63,6 +63,10 @@ impl RowSource for Rows<'_> {
         self.shape
     }
 
+    fn name(&self) -> Option<&str> {
+        Some(&self.info.name)
+    }
+
     fn read<'a>(&'a self, rows: Range<usize>, scratch: &'a mut Scratch) -> Result<WeightView<'a>, Error> {
         let view = match &self.place {
             Place::Memory(all) => all.rows(rows, scratch),

@@ -58,7 +58,7 @@ pub struct TensorInfo {
     pub scales: Option<Extent>,
     /// Its biases, where they are kept apart.
     pub biases: Option<Extent>,
-    /// One f32 for the whole tensor, of nvfp4.
+    /// One f32 for the whole tensor, of nvfp4, both of MLX and of ggml.
     pub global_scale: Option<Extent>,
     pub(crate) layout: Layout,
 }
@@ -95,15 +95,15 @@ impl TensorInfo {
         self.encoding.tensor_sizes(&self.shape) == Some(found)
     }
 
-    /// What every scale is multiplied with. MLX stores the largest magnitude of the tensor: it is that over the largest
-    /// code times the largest scale. `read` gives what lies at an extent.
+    /// What every scale is multiplied with. llama.cpp stores it as it is, MLX the largest magnitude of the tensor: it is that over
+    /// the largest code times the largest scale. `read` gives what lies at an extent.
     pub(crate) fn global_scale<'a, E>(
         &self,
         read: impl Fn(&Extent) -> Result<Cow<'a, [u8]>, E>,
     ) -> Result<Option<f32>, E> {
-        const UNIT: f32 = 6.0 * 448.0;
+        let unit = if matches!(self.encoding, Encoding::Ggml(_)) { 1.0 } else { 6.0 * 448.0 };
         let Some(extent) = &self.global_scale else { return Ok(None) };
-        Ok(read(extent)?.first_chunk().map(|&bytes| f32::from_le_bytes(bytes) / UNIT))
+        Ok(read(extent)?.first_chunk().map(|&bytes| f32::from_le_bytes(bytes) / unit))
     }
 
     /// Bytes that it takes, all parts together.

@@ -73,7 +73,8 @@ pub struct RunArgs {
     /// A directory, a .gguf file, or a model of the hub: org/repo, org/repo:QUANT, org/repo@REVISION. Left out: nano, a tiny
     /// test model inside this program.
     ///
-    /// A model of the hub is downloaded if it is not in the cache. A directory with dflash_pair.json brings its drafter.
+    /// A model of the hub is downloaded if it is not in the cache. A directory with dflash_pair.json brings its drafter, and so
+    /// does one with a folder `drafter`, or a .gguf file with a drafter for it beside it.
     /// A single argument is the model if it is an existing path, ends in .gguf, or looks like org/repo; otherwise it is the
     /// prompt, and nano runs. -m, -p and -- settle it.
     #[arg(value_name = "MODEL")]
@@ -136,9 +137,13 @@ pub struct ModelArgs {
     /// The model: a path, org/repo with :QUANT or @REVISION or without, or nano [also: -hf]
     #[arg(short = 'm', long, value_name = "MODEL")]
     pub model: Option<OsString>,
-    /// The drafter, named as a model is [also: -md, -hfd] [default: none; for nano and pair bundles their own]
+    /// The drafter, named as a model is [also: -md, -hfd] [default: what comes with the model]
     #[arg(long, value_name = "MODEL", visible_alias = "model-draft")]
     pub draft_model: Option<OsString>,
+    /// The vision tower of a .gguf model, a file of its own [also: -mm] [default: one beside the model]. It is read and checked;
+    /// images are not supported yet
+    #[arg(long, value_name = "FILE")]
+    pub mmproj: Option<OsString>,
     /// Decodes without a drafter
     #[arg(
         long,
@@ -319,9 +324,12 @@ pub struct InspectArgs {
     pub first: Option<OsString>,
     #[arg(short = 'm', long, hide = true)]
     pub model: Option<OsString>,
-    /// A drafter to check against it [also: -md] [default: none; for nano and pair bundles their own]
+    /// A drafter to check against it [also: -md] [default: what comes with the model]
     #[arg(long, value_name = "MODEL", visible_alias = "model-draft")]
     pub draft_model: Option<OsString>,
+    /// The vision tower of a .gguf model, a file of its own [also: -mm] [default: one beside the model]
+    #[arg(long, value_name = "FILE")]
+    pub mmproj: Option<OsString>,
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// Prints one JSON object
@@ -423,6 +431,10 @@ pub struct QuantizeArgs {
     /// A shipped recipe's name, or a TOML file
     #[arg(long, value_name = "NAME")]
     pub recipe: String,
+    /// Runs IN over a text first, and weighs errors of a column by the mean square of its inputs. Affine encodings and K-quants
+    /// are chosen by that; a few hundred kilobytes of text like that of later use will do
+    #[arg(long, value_name = "TEXT")]
+    pub imatrix: Option<PathBuf>,
     /// The target whose tokenizer goes into the GGUF file of a drafter
     #[arg(long, value_name = "MODEL")]
     pub tokenizer: Option<OsString>,

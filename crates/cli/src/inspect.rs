@@ -3,8 +3,8 @@
 use crate::failure::{Failure, Outcome};
 use crate::plan::InspectPlan;
 use crate::{models, terminal};
-use glimmer_engine::inspect::{CacheSizes, Part, Report, Span, inspect as look};
-use glimmer_engine::{EngineOptions, memory};
+use glimmer_engine::inspect::{CacheSizes, DFlashConfig, Part, Projector, Report, Span, inspect as look};
+use glimmer_engine::{EngineOptions, KvTypes, memory};
 use serde_json::{Value, json};
 
 /// Does what `inspect` says.
@@ -32,6 +32,22 @@ struct Need {
 impl Need {
     fn total(&self) -> u64 {
         self.weights.saturating_add(self.drafter).saturating_add(self.cache.total())
+    }
+
+    fn line(&self, types: KvTypes) -> String {
+        let cache = &self.cache;
+        let parts = format!(
+            "weights {}, drafter {} and its context {}, KV cache full {} and sliding {} ({}/{}), passes about {}",
+            bytes(self.weights),
+            bytes(self.drafter),
+            bytes(cache.drafter),
+            bytes(cache.full),
+            bytes(cache.sliding),
+            types.keys,
+            types.values,
+            bytes(cache.passes)
+        );
+        format!("{} for a context of {}: {parts}", bytes(self.total()), cache.context)
     }
 }
 
@@ -73,7 +89,17 @@ fn table(report: &Report, available: Option<u64>) -> String {
                 row("selector", format!("among {top_k} candidates, codes of {rank}"));
             }
         }
-        Part::Target { text, tokenizer, chat_template, weight_bytes, cache, cache_types, drafter, drafter_bytes } => {
+        Part::Target {
+            text,
+            tokenizer,
+            chat_template,
+            weight_bytes,
+            cache,
+            cache_types,
+            drafter,
+            drafter_bytes,
+            projector,
+        } => {
             row("part", "target".into());
             let (full, sliding, window) = spans(text.layers.iter().map(|layer| layer.span));
             let window = window.map(|window| format!(" with a window of {window}")).unwrap_or_default();
@@ -85,6 +111,9 @@ fn table(report: &Report, available: Option<u64>) -> String {
             row("context limit", format!("{} tokens", text.max_position_embeddings));
             row("tokenizer", yes(*tokenizer).into());
             row("chat template", yes(*chat_template).into());
+            if let Some(Projector { label, parameters, bytes: size }) = projector {
+                row("vision", format!("{label}: {} parameters, {}", count(*parameters), bytes(*size)));
+            }
             if let Some((label, fit)) = drafter {
                 row("drafter", label.clone());
                 match fit {
@@ -97,18 +126,7 @@ fn table(report: &Report, available: Option<u64>) -> String {
                 }
             }
             let need = Need { weights: *weight_bytes, drafter: *drafter_bytes, cache: *cache };
-            let parts = format!(
-                "weights {}, drafter {} and its context {}, KV cache full {} and sliding {} ({}/{}), passes about {}",
-                bytes(need.weights),
-                bytes(need.drafter),
-                bytes(cache.drafter),
-                bytes(cache.full),
-                bytes(cache.sliding),
-                cache_types.keys,
-                cache_types.values,
-                bytes(cache.passes)
-            );
-            row("memory needed", format!("{} for a context of {}: {parts}", bytes(need.total()), cache.context));
+            row("memory needed", need.line(*cache_types));
             row(
                 "memory available",
                 match available {
@@ -160,8 +178,17 @@ fn to_json(report: &Report, available: Option<u64>) -> Value {
             });
         }
     }
-    if let Part::Target { text, tokenizer, chat_template, weight_bytes, cache, cache_types, drafter, drafter_bytes } =
-        &report.part
+    if let Part::Target {
+        text,
+        tokenizer,
+        chat_template,
+        weight_bytes,
+        cache,
+        cache_types,
+        drafter,
+        drafter_bytes,
+        projector,
+    } = &report.part
     {
         let (full, sliding, window) = spans(text.layers.iter().map(|layer| layer.span));
         all["text"] = json!({
@@ -179,19 +206,10 @@ fn to_json(report: &Report, available: Option<u64>) -> Value {
         });
         all["tokenizer"] = json!(tokenizer);
         all["chat_template"] = json!(chat_template);
-        all["drafter"] = drafter.as_ref().map_or(Value::Null, |(label, fit)| {
-            let config = fit.as_ref().ok();
-            json!({
-                "model": label,
-                "fits": fit.is_ok(),
-                "why_not": fit.as_ref().err(),
-                "block_size": config.map(|config| config.block_size),
-                "layers": config.map(|config| config.num_hidden_layers),
-                "sliding_window": config.map(|config| config.sliding_window),
-                "target_layer_ids": config.map(|config| &config.target_layer_ids),
-                "mask_token_id": config.map(|config| config.mask_token_id),
-            })
+        all["mmproj"] = projector.as_ref().map_or(Value::Null, |Projector { label, parameters, bytes }| {
+            json!({ "model": label, "parameters": parameters, "bytes": bytes })
         });
+        all["drafter"] = drafter.as_ref().map_or(Value::Null, |(label, fit)| drafter_json(label, fit));
         let need = Need { weights: *weight_bytes, drafter: *drafter_bytes, cache: *cache };
         all["memory"] = json!({
             "context": cache.context,
@@ -209,6 +227,21 @@ fn to_json(report: &Report, available: Option<u64>) -> Value {
         });
     }
     all
+}
+
+/// A drafter, and whether, or why not, it fits.
+fn drafter_json(label: &str, fit: &Result<DFlashConfig, String>) -> Value {
+    let config = fit.as_ref().ok();
+    json!({
+        "model": label,
+        "fits": fit.is_ok(),
+        "why_not": fit.as_ref().err(),
+        "block_size": config.map(|config| config.block_size),
+        "layers": config.map(|config| config.num_hidden_layers),
+        "sliding_window": config.map(|config| config.sliding_window),
+        "target_layer_ids": config.map(|config| &config.target_layer_ids),
+        "mask_token_id": config.map(|config| config.mask_token_id),
+    })
 }
 
 fn yes(yes: bool) -> &'static str {

@@ -5,8 +5,8 @@ use crate::failure::{Failure, Outcome};
 use crate::plan::{Surroundings, Width};
 use crate::progress::Progress;
 use crate::terminal;
-use glimmer_engine::EngineOptions;
 use glimmer_engine::hub::{Cached, Hub, Pulling, Repository};
+use glimmer_engine::{EngineOptions, Obtained};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{self, BufRead, IsTerminal, Write as _};
@@ -15,7 +15,10 @@ use std::time::SystemTime;
 /// Has the models here that were named, with their parts where they are bundles. Gives the width that a bundle recommends.
 pub fn obtain(options: &mut EngineOptions, draft: bool) -> Outcome<Option<Width>> {
     let mut shown = Shown::default();
-    let width = options.obtain(draft, &mut |name, pulling| shown.update(name, pulling))?;
+    let Obtained { width, notes } = options.obtain(draft, &mut |name, pulling| shown.update(name, pulling))?;
+    for note in notes {
+        terminal::say(&terminal::on_one_line(&format!("note: {note}")));
+    }
     Ok(width.map(|width| Width { rows: width.rows.into(), from: width.field, typed: false }))
 }
 

@@ -13,6 +13,8 @@ pub struct Ran<'a> {
     pub request: &'a Request,
     pub generation: &'a Generation,
     pub notices: &'a [String],
+    /// What looks wrong about the weights.
+    pub suspicions: &'a [String],
     pub load: Duration,
     pub chat: bool,
     pub effort: Option<ReasoningStrength>,
@@ -94,6 +96,7 @@ impl Ran<'_> {
         all.insert("sha256".into(), json!(sha256(token_ids)));
         all.insert("timings".into(), self.timings());
         all.insert("notices".into(), json!(self.notices));
+        all.insert("warnings".into(), json!(self.suspicions));
         Value::Object(all)
     }
 
@@ -259,6 +262,7 @@ mod tests {
             request: &request,
             generation: &generation,
             notices: &["the drafter is off".into()],
+            suspicions: &[],
             load: Duration::ZERO,
             chat: true,
             effort: None,

@@ -50,6 +50,8 @@ pub struct RunPlan {
     kind: Option<DraftKind>,
     /// A drafter that comes with the target is used.
     pub draft: bool,
+    /// A vision tower was named.
+    pub vision: bool,
     pub prompt: Prompt,
     pub framing: Framing,
     pub system: Option<String>,
@@ -170,6 +172,7 @@ pub fn run(args: RunArgs, around: &Surroundings, manner: Manner) -> Outcome<RunP
     let prompt_from = prompt_from(typed, &prompt, &output, around, manner)?;
     let kind = model.draft_kind;
     let draft = !model.no_draft && kind != Some(DraftKind::Ngram);
+    let vision = model.mmproj.is_some();
     let (options, width) = options(target, model, around)?;
     let OutputArgs { predict, stop, ignore_eos, show_reasoning, json, quiet, trace } = output;
     if stop.len() > MAX_STOPS {
@@ -180,6 +183,7 @@ pub fn run(args: RunArgs, around: &Surroundings, manner: Manner) -> Outcome<RunP
         width,
         kind,
         draft,
+        vision,
         prompt: prompt_from,
         framing,
         system: prompt.system,
@@ -206,13 +210,15 @@ pub fn run(args: RunArgs, around: &Surroundings, manner: Manner) -> Outcome<RunP
 /// The meaning of `inspect`.
 pub fn inspect(args: InspectArgs) -> Outcome<InspectPlan> {
     let around = Surroundings::look();
-    let InspectArgs { first, model, draft_model, memory, json } = args;
+    let InspectArgs { first, model, draft_model, mmproj, memory, json } = args;
     let target = source(first.or(model).unwrap_or_else(|| "nano".into()), &around)?;
     let drafter = match draft_model {
         Some(name) => Some(source(name, &around)?),
         None => (target == Source::Nano).then_some(Source::Nano),
     };
-    Ok(InspectPlan { options: EngineOptions { drafter, ..with_memory(EngineOptions::new(target), memory) }, json })
+    let projector = mmproj.map(|name| source(name, &around)).transpose()?;
+    let options = EngineOptions { drafter, projector, ..with_memory(EngineOptions::new(target), memory) };
+    Ok(InspectPlan { options, json })
 }
 
 /// An inspection.
@@ -369,8 +375,17 @@ fn prompt_from(
 
 /// What the engine is made of, and the width of a round.
 fn options(target: Source, model: ModelArgs, around: &Surroundings) -> Outcome<(EngineOptions, Option<Width>)> {
-    let ModelArgs { model: _, draft_model, no_draft, draft_kind, draft_width, spec_draft_n_max, memory, machine } =
-        model;
+    let ModelArgs {
+        model: _,
+        draft_model,
+        mmproj,
+        no_draft,
+        draft_kind,
+        draft_width,
+        spec_draft_n_max,
+        memory,
+        machine,
+    } = model;
     let alone = draft_kind == Some(DraftKind::Ngram);
     let drafter = match draft_model {
         Some(_) if alone => {
@@ -386,7 +401,8 @@ fn options(target: Source, model: ModelArgs, around: &Surroundings) -> Outcome<(
         (_, Some(proposals)) => typed(DraftWidth::Fixed(proposals as usize + 1), "--spec-draft-n-max"),
     };
     let ngram = alone || draft_kind == Some(DraftKind::Hybrid);
-    let options = EngineOptions { drafter, ngram, ..with_memory(EngineOptions::new(target), memory) };
+    let projector = mmproj.map(|name| source(name, around)).transpose()?;
+    let options = EngineOptions { drafter, ngram, projector, ..with_memory(EngineOptions::new(target), memory) };
     Ok((with_machine(options, machine), width))
 }
 

@@ -40,6 +40,11 @@ impl Progress {
         Self::new("scoring {bar:30} {pos} of {len} tokens{msg}", |rate| format!("{rate:.1} tok/s"))
     }
 
+    /// For tokens of a text that columns are weighed by.
+    pub fn measuring() -> Self {
+        Self::new("measuring {bar:30} {pos} of {len} tokens{msg}", |rate| format!("{rate:.1} tok/s"))
+    }
+
     /// For tokens of a prompt.
     pub fn reading() -> Self {
         Self::new("reading the prompt {bar:30} {pos} of {len} tokens{msg}", |rate| format!("{rate:.1} tok/s"))

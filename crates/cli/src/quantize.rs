@@ -2,12 +2,12 @@
 
 use crate::args::QuantizeArgs;
 use crate::failure::{Failure, Outcome};
-use crate::plan::{Surroundings, source};
+use crate::plan::{Surroundings, file, source};
 use crate::progress::Progress;
 use crate::signals::Interrupt;
 use crate::terminal;
 use glimmer_engine::memory;
-use glimmer_engine::quantize::{Exception, Quantize, Recipe, Written, check};
+use glimmer_engine::quantize::{Exception, Importance, Quantize, Recipe, Written, check};
 use glimmer_engine::score::{Distance, Score};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -16,15 +16,27 @@ use std::time::Instant;
 
 /// Does what `quantize` says.
 pub fn quantize(args: QuantizeArgs, around: &Surroundings, interrupt: &Interrupt) -> Outcome {
-    let QuantizeArgs { source: name, out, recipe, tokenizer, threads, no_check, json } = args;
+    let QuantizeArgs { source: name, out, recipe, imatrix, tokenizer, threads, no_check, json } = args;
     let threads = threads.map(|n| n as usize);
-    let quantize = Quantize {
+    let mut quantize = Quantize {
         source: source(name, around)?,
         recipe: Recipe::open(&recipe)?,
+        importance: None,
         tokenizer: tokenizer.map(|name| source(name, around)).transpose()?,
         threads,
     };
     let (listening, started) = (interrupt.listen(), Instant::now());
+    if let Some(path) = imatrix {
+        quantize.preflight(&out)?;
+        let text = file(path).read()?.unwrap_or_default();
+        let mut progress = Progress::measuring();
+        let importance = Importance::gather(&quantize.source, &text, threads, &mut |done, total| {
+            progress.update(done as u64, total as u64);
+            !listening.hit()
+        })?;
+        quantize.importance = Some(importance.ok_or(Failure::Interrupted)?);
+    }
+    let weighed = quantize.importance.as_ref().map(|importance| importance.tokens);
     let mut progress = Progress::writing();
     let written = quantize.write(&out, &mut |done, total| {
         progress.update(done, total);
@@ -45,8 +57,8 @@ pub fn quantize(args: QuantizeArgs, around: &Surroundings, interrupt: &Interrupt
         }
     };
     match json {
-        true => terminal::print(&format!("{}\n", to_json(&written, score.as_ref(), seconds))),
-        false => terminal::print(&table(&out, &written, score.as_ref(), seconds)),
+        true => terminal::print(&format!("{}\n", to_json(&written, score.as_ref(), weighed, seconds))),
+        false => terminal::print(&table(&out, &written, score.as_ref(), weighed, seconds)),
     }
 }
 
@@ -54,7 +66,7 @@ fn bits_per_weight(written: &Written) -> f64 {
     8.0 * written.bytes as f64 / written.parameters.max(1) as f64
 }
 
-fn table(out: &Path, written: &Written, score: Option<&Score>, seconds: f64) -> String {
+fn table(out: &Path, written: &Written, score: Option<&Score>, weighed: Option<usize>, seconds: f64) -> String {
     let gigabytes = |bytes: u64| format!("{:.3} GB", bytes as f64 / 1e9);
     let (size, bits) = (gigabytes(written.bytes), bits_per_weight(written));
     let place = out.display().to_string();
@@ -66,6 +78,9 @@ fn table(out: &Path, written: &Written, score: Option<&Score>, seconds: f64) -> 
     for (name, count, Exception { width, asked, stored, .. }) in alike(&written.exceptions) {
         let (times, block) = (if count == 1 { String::new() } else { format!(" ({count})") }, asked.block());
         let _ = writeln!(text, "  {stored}, not {asked}: {name}{times}, as {width} is no multiple of {block}");
+    }
+    if let Some(tokens) = weighed {
+        let _ = writeln!(text, "  errors weighed by {tokens} tokens of text");
     }
     if written.left_out > 0 {
         let _ = writeln!(text, "  left out: {} tensors of the vision tower", written.left_out);
@@ -95,7 +110,7 @@ fn alike(exceptions: &[Exception]) -> Vec<(String, usize, &Exception)> {
     all
 }
 
-fn to_json(written: &Written, score: Option<&Score>, seconds: f64) -> Value {
+fn to_json(written: &Written, score: Option<&Score>, weighed: Option<usize>, seconds: f64) -> Value {
     let encodings = written.encodings.iter();
     let exceptions = written.exceptions.iter();
     let distance = score.and_then(|score| Some((score.tokens, score.distance.as_ref()?)));
@@ -108,6 +123,7 @@ fn to_json(written: &Written, score: Option<&Score>, seconds: f64) -> Value {
             "tensor": name, "width": width, "asked": asked.to_string(), "stored": stored.to_string(),
         })).collect::<Value>(),
         "left_out": written.left_out,
+        "imatrix_tokens": weighed,
         "check": distance.map(|(tokens, Distance { kl_mean, kl_max, top1, .. })| json!({
             "tokens": tokens, "kl_mean": kl_mean, "kl_max": kl_max, "top1": top1,
         })),

@@ -51,6 +51,7 @@ pub fn run(mut plan: RunPlan, around: &Surroundings, interrupt: &Interrupt) -> O
     if !plan.quiet {
         terminal::say(&terminal::on_one_line(&start_line(ready.engine.settings(), ready.width)));
     }
+    warn(&ready.engine);
     let mut session = ready.engine.session()?;
     let ids = match (&plan.prompt, text) {
         (Prompt::Ids(ids), _) => ids.clone(),
@@ -72,6 +73,13 @@ pub fn run(mut plan: RunPlan, around: &Surroundings, interrupt: &Interrupt) -> O
     if spoken.interrupted { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
+/// Says what about the weights looks wrong.
+pub fn warn(engine: &Engine) {
+    for suspicion in engine.suspicions() {
+        terminal::say(&format!("warning: {}", terminal::on_one_line(suspicion)));
+    }
+}
+
 /// What the user should know before anything happens.
 fn announce(plan: &RunPlan) {
     if plan.quiet {
@@ -82,6 +90,9 @@ fn announce(plan: &RunPlan) {
     }
     if plan.options.target == Source::Nano {
         terminal::say("note: this is nano, a tiny test model inside this program; -m names a real one");
+    }
+    if plan.vision {
+        terminal::say("note: images are not supported yet; the vision tower is checked, and not used");
     }
     if plan.effort.is_some_and(|effort| effort.raised) {
         terminal::say("note: the model always reasons; low is the least");
@@ -232,6 +243,7 @@ impl<'a> Ready<'a> {
             request,
             generation: &spoken.generation,
             notices: &spoken.notices,
+            suspicions: self.engine.suspicions(),
             load: self.load,
             chat: self.chat,
             effort: self.effort(),

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{object, settings_json, start_line};
 use crate::plan::{Surroundings, file, source, with_machine, with_passes};
 use crate::progress::Progress;
+use crate::run::warn;
 use crate::signals::Interrupt;
 use crate::{models, terminal};
 use glimmer_engine::inspect::{self, Part};
@@ -34,6 +35,7 @@ pub fn score(args: ScoreArgs, around: &Surroundings, interrupt: &Interrupt) -> O
     all.iter_mut().for_each(|options| options.context = Some(window));
 
     let engines = all.iter().map(load).collect::<Outcome<Vec<Engine>>>()?;
+    engines.iter().for_each(warn);
     let [model, reference @ ..] = &engines[..] else { return Ok(()) };
     let (reference, listening, started) = (reference.first(), interrupt.listen(), Instant::now());
     let mut progress = Progress::scoring();

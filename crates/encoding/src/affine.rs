@@ -2,6 +2,7 @@
 //!
 //! The codes of a row are one little-endian stream of bits, so that eight of them take `bits` whole bytes.
 
+use crate::encode::{LANES, whole};
 use crate::{EncodedRows, FloatType, Parts};
 
 /// Whether MLX has such an encoding.
@@ -126,23 +127,25 @@ pub fn search(
         let weights = importance.map_or(&alike[..len], |weights| &weights[i % columns * len..][..len]);
         let codes = &mut codes[..len];
         let (low, high) = values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), &v| (l.min(v), h.max(v)));
-        let mut best = measure(float, (high - low) / top, low, top, values, weights, codes);
+        let totals = Totals::of(values, weights);
+        let mut best: Option<Fit> = None;
         for step in 0..=times {
             let inset = (high - low) * stride * 0.5 * step as f32;
             let (scale, bias) = ((high - low - 2.0 * inset) / top, low + inset);
             let mut fit = measure(float, scale, bias, top, values, weights, codes);
             for _ in 0..2 {
-                let Some((scale, bias)) = refit(float, values, weights, codes) else { break };
+                let Some((scale, bias)) = refit(float, values, weights, codes, totals) else { break };
                 let next = measure(float, scale, bias, top, values, weights, codes);
                 if next.error >= fit.error {
                     break;
                 }
                 fit = next;
             }
-            if fit.error < best.error {
-                best = fit;
+            if best.is_none_or(|best| fit.error < best.error) {
+                best = Some(fit);
             }
         }
+        let best = best.expect("there is a first step");
         measure(float, best.scale, best.bias, top, values, weights, codes);
         bytes.clear();
         bytes.extend(codes.iter().map(|&code| code as u8));
@@ -151,9 +154,6 @@ pub fn search(
         out.biases.extend(float.encode(&[best.bias]));
     }
 }
-
-/// Sums over a group have this many parts, so that they are added side by side.
-const LANES: usize = 8;
 
 /// Rounds scale and bias to what is stored, chooses the codes, and adds up what is lost.
 #[inline]
@@ -166,15 +166,13 @@ fn measure(
     weights: &[f32],
     codes: &mut [f32],
 ) -> Fit {
-    // Added and taken away again it leaves the nearest whole number, without a call for each element.
-    const WHOLE: f32 = 12_582_912.0;
     let (scale, bias) = (float.round(scale), float.round(bias));
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
     let mut errors = [0.0; LANES];
     let (values, weights) = (values.as_chunks::<LANES>().0, weights.as_chunks::<LANES>().0);
     for ((values, weights), codes) in values.iter().zip(weights).zip(codes.as_chunks_mut::<LANES>().0) {
         for i in 0..LANES {
-            let code = (((values[i] - bias) * inverse).max(0.0).min(top) + WHOLE) - WHOLE;
+            let code = whole(((values[i] - bias) * inverse).max(0.0).min(top));
             let lost = scale * code + bias - values[i];
             codes[i] = code;
             errors[i] += weights[i] * lost * lost;
@@ -183,22 +181,42 @@ fn measure(
     Fit { scale, bias, error: errors.iter().sum() }
 }
 
+/// What sums over a group are whatever its codes.
+#[derive(Clone, Copy)]
+struct Totals {
+    weights: f32,
+    values: f32,
+}
+
+impl Totals {
+    fn of(values: &[f32], weights: &[f32]) -> Self {
+        let mut sums = [[0.0; LANES]; 2];
+        for (values, weights) in values.as_chunks::<LANES>().0.iter().zip(weights.as_chunks::<LANES>().0) {
+            for i in 0..LANES {
+                sums[0][i] += weights[i];
+                sums[1][i] += weights[i] * values[i];
+            }
+        }
+        let [weights, values] = sums.map(|lanes| lanes.iter().sum());
+        Self { weights, values }
+    }
+}
+
 /// The scale and the bias that suit these codes best; the bias is that for the scale as stored. `None` where all codes are one.
 #[inline]
-fn refit(float: FloatType, values: &[f32], weights: &[f32], codes: &[f32]) -> Option<(f32, f32)> {
-    let mut sums = [[0.0; LANES]; 5];
+fn refit(float: FloatType, values: &[f32], weights: &[f32], codes: &[f32], totals: Totals) -> Option<(f32, f32)> {
+    let mut sums = [[0.0; LANES]; 3];
     let (values, weights) = (values.as_chunks::<LANES>().0, weights.as_chunks::<LANES>().0);
     for ((values, weights), codes) in values.iter().zip(weights).zip(codes.as_chunks::<LANES>().0) {
         for i in 0..LANES {
-            let (v, c, w) = (values[i], codes[i], weights[i]);
-            sums[0][i] += w;
-            sums[1][i] += w * c;
-            sums[2][i] += w * c * c;
-            sums[3][i] += w * v;
-            sums[4][i] += w * v * c;
+            let weighted = weights[i] * codes[i];
+            sums[0][i] += weighted;
+            sums[1][i] += weighted * codes[i];
+            sums[2][i] += weighted * values[i];
         }
     }
-    let [n, c, cc, v, vc] = sums.map(|lanes| lanes.iter().sum::<f32>());
+    let [c, cc, vc] = sums.map(|lanes| lanes.iter().sum::<f32>());
+    let Totals { weights: n, values: v } = totals;
     let spread = cc * n - c * c;
     let scale = float.round((vc * n - v * c) / spread);
     (spread > 0.0 && scale.is_finite()).then(|| (scale, (v - scale * c) / n))

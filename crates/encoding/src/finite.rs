@@ -36,6 +36,7 @@ fn plainly_finite(encoding: Encoding, parts: Parts<'_>) -> bool {
             let nan = |&code: &u8| code & 0x7f == 0x7f;
             parts.global_scale.is_none_or(|scale| scale.abs() < 2f32.powi(64)) && !any(parts.scales, nan)
         }
+        Encoding::Ggml(_) if parts.global_scale.is_some_and(|scale| scale.abs() >= 2f32.powi(64)) => false,
         Encoding::Ggml(kind) => parts.codes.chunks_exact(kind.block_bytes()).all(|block| kind.plainly_finite(block)),
     }
 }

@@ -101,6 +101,20 @@ impl Encoding {
         self.sizes(cols)?.times(rows)
     }
 
+    /// Whether a tensor may have one more scale, for all of it.
+    pub fn has_global_scale(self) -> bool {
+        matches!(self, Encoding::NvFp4 | Encoding::Ggml(GgmlType::NvFp4))
+    }
+
+    /// Whether [`quantize_rows`] chooses the parameters of a group by the error that they lead to, so that weights of columns count.
+    pub fn is_searched(self) -> bool {
+        match self {
+            Encoding::Affine { .. } => true,
+            Encoding::Ggml(kind) => kind.is_searched(),
+            _ => false,
+        }
+    }
+
     /// Mean number of bits that an element takes in a file, scales and biases included.
     pub fn bits_per_weight(self) -> f64 {
         self.sizes(self.block()).map_or(0.0, |sizes| 8.0 * sizes.total() as f64 / self.block() as f64)
@@ -126,7 +140,12 @@ impl Encoding {
             Encoding::MxFp4 => microscale::decode_mxfp4(parts, out),
             Encoding::MxFp8 => microscale::decode_mxfp8(parts, out),
             Encoding::NvFp4 => microscale::decode_nvfp4(parts, out),
-            Encoding::Ggml(kind) => kind.decode(parts.codes, out),
+            Encoding::Ggml(kind) => {
+                kind.decode(parts.codes, out);
+                if let Some(global) = parts.global_scale {
+                    out.iter_mut().for_each(|w| *w *= global);
+                }
+            }
         }
     }
 }

@@ -15,6 +15,10 @@ pub trait RowSource: Sync {
     fn encoding(&self) -> Encoding;
     /// Rows and columns.
     fn shape(&self) -> [usize; 2];
+    /// What it is called, where it has a name.
+    fn name(&self) -> Option<&str> {
+        None
+    }
     /// Some of the rows: where they are, if they are in memory, else in `scratch`.
     ///
     /// # Panics

@@ -12,7 +12,7 @@ pub struct Parts<'a> {
     pub scales: &'a [u8],
     /// A bias per group; row-major.
     pub biases: &'a [u8],
-    /// What every scale is multiplied with (nvfp4 only).
+    /// What every scale is multiplied with (nvfp4 only, of MLX and of ggml).
     pub global_scale: Option<f32>,
 }
 
@@ -98,7 +98,7 @@ impl<'a> WeightView<'a> {
                 return Err(ViewError::Length { encoding, shape: shape.to_vec(), part, expected, found });
             }
         }
-        if parts.global_scale.is_some() && encoding != Encoding::NvFp4 {
+        if parts.global_scale.is_some() && !encoding.has_global_scale() {
             return Err(ViewError::GlobalScale { encoding });
         }
         Ok(Self { encoding, shape, parts, row })

@@ -1,6 +1,6 @@
 //! What the searches of encoders gain over the plain range of a block.
 
-use glimmer_encoding::{Encoding, GgmlType, WeightView, encode_rows};
+use glimmer_encoding::{Encoding, FloatType, GgmlType, WeightView, encode_rows, quantize_rows};
 
 /// Numbers like weights, nearly normal.
 fn weights(count: usize) -> Vec<f32> {
@@ -45,4 +45,29 @@ fn k_quants_lose_less_than_their_ranges() {
         println!("{kind}: {share:.3} of the squared error");
         assert!(share <= 0.9, "{kind}: {share}");
     }
+}
+
+#[test]
+fn weights_of_columns_move_the_error_to_where_it_counts_less() {
+    let (rows, cols) = (64, 256);
+    let values = weights(rows * cols);
+    // A few columns count far more than others, and some not at all.
+    let importance: Vec<f32> = (0..cols).map(|col| [1.0, 0.1, 30.0, 0.0, 2.0][col * 7 % 5]).collect();
+    let affine = [2, 3, 4].map(|bits| Encoding::Affine { bits, group: 64, scale: FloatType::BF16 });
+    let ggml = [GgmlType::Q2K, GgmlType::Q3K, GgmlType::Q4K, GgmlType::Q5K, GgmlType::Q6K].map(Encoding::Ggml);
+    for encoding in affine.into_iter().chain(ggml) {
+        let lost = |importance_given| {
+            let encoded = quantize_rows(encoding, &values, rows, cols, importance_given).unwrap();
+            let back = WeightView::new(encoding, &[rows, cols], encoded.parts()).unwrap().to_f32();
+            let each = values.iter().zip(&back).zip(importance.iter().cycle());
+            each.map(|((a, b), w)| f64::from(*w) * f64::from(a - b).powi(2)).sum::<f64>()
+        };
+        let share = lost(Some(&importance)) / lost(None);
+        println!("{encoding}: {share:.3} of the weighted error");
+        assert!(encoding.is_searched() && share < 1.0, "{encoding}: {share}");
+    }
+    // Where nothing is searched for, nothing is weighed.
+    let q8 = Encoding::Ggml(GgmlType::Q8_0);
+    assert!(!q8.is_searched());
+    assert_eq!(quantize_rows(q8, &values, rows, cols, Some(&importance)), encode_rows(q8, &values, rows, cols));
 }

@@ -11,6 +11,7 @@ use crate::session::Session;
 use crate::source::Source;
 use crate::speculative::{self, DrafterModel, Experience, NGRAM_BLOCK};
 use crate::step::Matrices;
+use crate::suspicion;
 use crate::tokenizer::Tokenizer;
 use glimmer_backend::{ActivationType, CpuBackend, CpuOptions, Isa, KvType, KvTypes};
 use glimmer_checkpoint::{Checkpoint, Fields};
@@ -32,6 +33,8 @@ pub struct EngineOptions {
     pub drafter: Option<Source>,
     /// What followed the same tokens earlier in the sequence is proposed too: by itself, or before the drafter is asked.
     pub ngram: bool,
+    /// The vision tower of a target in GGUF files, which has a file of its own (mmproj).
+    pub projector: Option<Source>,
     /// Tokens that prompt and answer may have together; the default is the model's own limit.
     pub context: Option<usize>,
     /// How keys are stored; the default is f32 for nano and f32 checkpoints, otherwise f16.
@@ -58,6 +61,7 @@ impl EngineOptions {
             target,
             drafter: None,
             ngram: false,
+            projector: None,
             context: None,
             cache_keys: None,
             cache_values: None,
@@ -77,6 +81,14 @@ impl EngineOptions {
     /// The same of the drafter.
     pub(crate) fn open_drafter(&self) -> Result<Option<Checkpoint>, EngineError> {
         self.drafter.as_ref().map(|drafter| self.mapped(drafter.open_drafter()?)).transpose()
+    }
+
+    /// Opens the vision tower beside a target, and accounts for it.
+    pub(crate) fn open_projector(&self, text: &TextConfig) -> Result<Option<Checkpoint>, EngineError> {
+        let Some(projector) = &self.projector else { return Ok(None) };
+        let checkpoint = projector.open_target()?;
+        muse::account_projector(&checkpoint, text.hidden_size)?;
+        Ok(Some(checkpoint))
     }
 
     fn mapped(&self, mut checkpoint: Checkpoint) -> Result<Checkpoint, EngineError> {
@@ -111,6 +123,7 @@ pub(crate) struct Loaded {
     pub geometry: Geometry,
     pub settings: Settings,
     pub matrices: Matrices,
+    pub suspicions: Vec<String>,
     pub defaults: Sampling,
     pub eos: Vec<u32>,
 }
@@ -166,6 +179,8 @@ impl Engine {
         let mut checkpoint = options.open_target()?;
         let config = MuseConfig::from_checkpoint(&checkpoint)?;
         muse::account(&checkpoint, &config)?;
+        // Nothing is computed with it yet; a wrong one is refused all the same.
+        options.open_projector(&config.text)?;
         let cache = cache_types(options, &checkpoint);
         let mut drafter_checkpoint = options.open_drafter()?;
         let bound = match &drafter_checkpoint {
@@ -202,6 +217,10 @@ impl Engine {
             None => None,
         };
         progress(LoadProgress { done: total, total });
+        let mut suspicions = suspicion::of_target(&checkpoint, &config.text)?;
+        if let Some(drafter) = &drafter_checkpoint {
+            suspicions.extend(speculative::suspicions(drafter)?);
+        }
         let settings = Settings {
             model: checkpoint.label().to_string(),
             encoding: inspect::encodings(&checkpoint, &backend),
@@ -236,6 +255,7 @@ impl Engine {
             geometry,
             settings,
             matrices,
+            suspicions,
             defaults,
             eos,
         };
@@ -250,6 +270,11 @@ impl Engine {
     /// The settings in effect.
     pub fn settings(&self) -> &Settings {
         &self.loaded.settings
+    }
+
+    /// What about the weights looks like a conversion that went wrong, a line for each.
+    pub fn suspicions(&self) -> &[String] {
+        &self.loaded.suspicions
     }
 
     /// The checkpoint's sampling settings (`generation_config.json`), or the published model's.
@@ -324,19 +349,10 @@ struct SideFiles {
 impl SideFiles {
     fn read(checkpoint: &Checkpoint, config: &MuseConfig) -> Result<Self, EngineError> {
         let at = |file: &str| format!("{}/{file}", checkpoint.label());
-        let tokenizer_config = checkpoint.file("tokenizer_config.json")?;
-        let tokenizer = match checkpoint.file("tokenizer.json")? {
-            None => None,
-            Some(bytes) => {
-                let mut tokenizer = Tokenizer::from_json(&bytes, at("tokenizer.json"))?;
-                if let Some(bytes) = &tokenizer_config {
-                    tokenizer = tokenizer.with_config(bytes, &at("tokenizer_config.json"))?;
-                }
-                tokenizer.check_fits(config.text.vocab_size)?;
-                Some(Arc::new(tokenizer))
-            }
-        };
-        let jinja = checkpoint.file("chat_template.jinja")?;
+        let tokenizer = tokenizer_of(checkpoint, config)?.map(Arc::new);
+        let [jinja, tokenizer_config] =
+            ["chat_template.jinja", "tokenizer_config.json"].map(|name| checkpoint.file(name));
+        let (jinja, tokenizer_config) = (jinja?, tokenizer_config?);
         let template = match &tokenizer {
             None => None,
             Some(tokenizer) => ChatTemplate::find(jinja.as_deref(), tokenizer_config.as_deref())?
@@ -350,6 +366,18 @@ impl SideFiles {
         let (defaults, eos) = generation_config(checkpoint, config)?;
         Ok(Self { tokenizer, template, frame, defaults, eos })
     }
+}
+
+/// The tokenizer beside the weights, if there is one.
+pub(crate) fn tokenizer_of(checkpoint: &Checkpoint, config: &MuseConfig) -> Result<Option<Tokenizer>, EngineError> {
+    let at = |file: &str| format!("{}/{file}", checkpoint.label());
+    let Some(bytes) = checkpoint.file("tokenizer.json")? else { return Ok(None) };
+    let mut tokenizer = Tokenizer::from_json(&bytes, at("tokenizer.json"))?;
+    if let Some(bytes) = checkpoint.file("tokenizer_config.json")? {
+        tokenizer = tokenizer.with_config(&bytes, &at("tokenizer_config.json"))?;
+    }
+    tokenizer.check_fits(config.text.vocab_size)?;
+    Ok(Some(tokenizer))
 }
 
 /// Sampling defaults and end tokens; absent keys have the published model's values.

@@ -8,7 +8,7 @@ use glimmer_backend::{ActivationType, KvTypes};
 use glimmer_checkpoint::{Checkpoint, TensorInfo};
 use glimmer_encoding::Encoding;
 use glimmer_model::ModelError;
-use glimmer_model::dflash::DFlashConfig;
+pub use glimmer_model::dflash::DFlashConfig;
 pub use glimmer_model::kv_cache::Span;
 use glimmer_model::kv_cache::positions_needed;
 use glimmer_model::muse::{self, MuseConfig, TextConfig, VisionConfig};
@@ -56,9 +56,22 @@ pub enum Part {
         drafter: Option<(String, Result<DFlashConfig, String>)>,
         /// Bytes of memory that its weights take.
         drafter_bytes: u64,
+        /// The vision tower, where it has a file of its own.
+        projector: Option<Projector>,
     },
     /// A model that proposes.
     Drafter(DFlashConfig),
+}
+
+/// A vision tower in a file of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Projector {
+    /// The file.
+    pub label: String,
+    /// Elements of its tensors.
+    pub parameters: u64,
+    /// Bytes of its tensors.
+    pub bytes: u64,
 }
 
 /// Bytes that a session takes besides the weights.
@@ -132,10 +145,14 @@ pub fn inspect(options: &EngineOptions) -> Result<Report, EngineError> {
                 let fit = bound.map(|Bound::DFlash(config)| config).map_err(|e| e.to_string());
                 (drafter.label().to_string(), fit)
             }),
+            projector: options.open_projector(&config.text)?.map(|checkpoint| Projector {
+                label: checkpoint.label().to_string(),
+                parameters: checkpoint.tensors().iter().map(elements).sum(),
+                bytes: checkpoint.tensors().iter().map(|t| t.byte_len() as u64).sum(),
+            }),
             text: Box::new(config.text),
         }
     };
-    let elements = |t: &TensorInfo| t.shape.iter().map(|&d| d as u64).product::<u64>();
     let all = checkpoint.tensors();
     Ok(Report {
         label: checkpoint.label().to_string(),
@@ -147,6 +164,10 @@ pub fn inspect(options: &EngineOptions) -> Result<Report, EngineError> {
         bytes: all.iter().map(|t| t.byte_len() as u64).sum(),
         encodings: by_encoding(all).into_iter().map(|(name, (n, bytes))| (name, n, bytes)).collect(),
     })
+}
+
+fn elements(info: &TensorInfo) -> u64 {
+    info.shape.iter().map(|&d| d as u64).product()
 }
 
 /// Bytes of the tensors that text generation loads.

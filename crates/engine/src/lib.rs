@@ -23,6 +23,7 @@ mod source;
 pub mod speculative;
 pub mod step;
 pub mod stops;
+mod suspicion;
 pub mod synth;
 pub mod tokenizer;
 
@@ -31,7 +32,7 @@ pub use error::EngineError;
 pub use generate::{Event, Finish, Flow, Generation, Output, Request, RoundRecord, Timings, ToolMessage};
 pub use glimmer_backend::{ActivationType, Isa, KvType, KvTypes, Limits};
 pub use glimmer_checkpoint::hub;
-pub use obtain::PairWidth;
+pub use obtain::{Obtained, PairWidth};
 pub use session::{Prefill, Session};
 pub use source::{NanoDrafter, Source};
 pub use speculative::{DraftWidth, RoundTrace};

@@ -4,6 +4,7 @@
 //! made from: names, the order of dimensions, the order of rows, norms, settings that it keeps as tensors, and the small files
 //! that stand beside one.
 
+mod clip;
 mod dflash;
 mod metadata;
 mod muse;
@@ -17,12 +18,12 @@ use crate::error::{Error, brief};
 use crate::source::{Blob, Source};
 use crate::tensor::TensorInfo;
 use crate::{Checkpoint, Fields};
-use glimmer_encoding::{Encoding, FloatType};
+use glimmer_encoding::{Encoding, FloatType, GgmlType};
 use metadata::Arrays;
 use reader::Reader;
 use serde_json::{Map, Number, Value};
 use side::Side;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub(crate) const MAGIC: &[u8] = b"GGUF";
@@ -43,14 +44,16 @@ pub(crate) fn open(source: Source) -> Result<Checkpoint, Error> {
     let metadata = Fields::new(blob.file(), &map);
     let file = File { blobs: &blobs, name: blob.file(), metadata: &metadata };
     let architecture = metadata.opt_str(ARCHITECTURE)?;
+    let tensors = global_scales(&file, tensors)?;
     let (config, tensors) = match architecture {
         Some("muse-glimmer") => muse::translate(&file, tensors)?,
         Some("dflash") => dflash::translate(&file, tensors)?,
+        Some("clip") => clip::translate(&file, tensors)?,
         Some(other) => {
-            let what = format!("architecture `{}` (known: muse-glimmer, dflash)", brief(other));
+            let what = format!("architecture `{}` (known: muse-glimmer, dflash, clip)", brief(other));
             return Err(Error::Unsupported { file: blob.file().into(), what });
         }
-        None => return Err(metadata.invalid(ARCHITECTURE, "muse-glimmer or dflash")),
+        None => return Err(metadata.invalid(ARCHITECTURE, "muse-glimmer, dflash or clip")),
     };
     let side = Side { file: first, metadata: map, arrays };
     Ok(Checkpoint::new(source, "", config, "", tensors, blobs).with_side(side))
@@ -184,6 +187,34 @@ impl File<'_> {
     }
 }
 
+/// Puts `name.scale` to the matrix of nvfp4 `name.weight`: one f32 that all of it is multiplied with. `name.input_scale` beside it is for
+/// activations of 4 bits, which there are none of here.
+fn global_scales(file: &File<'_>, tensors: Vec<TensorInfo>) -> Result<Vec<TensorInfo>, Error> {
+    let nvfp4 = |info: &TensorInfo| info.encoding == Encoding::Ggml(GgmlType::NvFp4);
+    let stems: BTreeSet<String> = tensors
+        .iter()
+        .filter(|info| nvfp4(info))
+        .filter_map(|info| info.name.strip_suffix(".weight").map(String::from))
+        .collect();
+    let (mut scales, mut rest) = (BTreeMap::new(), Vec::new());
+    for info in tensors {
+        match info.name.rsplit_once('.') {
+            Some((stem, end @ ("scale" | "input_scale"))) if stems.contains(stem) => {
+                let value = file.vector(&info, 1)?[0];
+                if !(value.is_finite() && value > 0.0) {
+                    return Err(file.malformed(&info, "a finite number above 0".into(), value.to_string()));
+                }
+                if end == "scale" {
+                    scales.insert(format!("{stem}.weight"), info.codes);
+                }
+            }
+            _ => rest.push(info),
+        }
+    }
+    rest.iter_mut().for_each(|info| info.global_scale = scales.remove(&info.name));
+    Ok(rest)
+}
+
 fn found(info: &TensorInfo) -> String {
     format!("{} of shape {:?}", info.encoding, info.shape)
 }
@@ -195,14 +226,18 @@ fn number(value: f32) -> Option<Value> {
 
 /// The layer and the rest of a name that begins with `blk.`.
 fn layer(name: &str) -> Option<(&str, &str)> {
-    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
-    let plain =
-        !layer.is_empty() && layer.bytes().all(|b| b.is_ascii_digit()) && (layer == "0" || !layer.starts_with('0'));
-    plain.then_some((layer, rest))
+    numbered(name.strip_prefix("blk.")?)
 }
 
 /// The same without `.weight`.
 fn block(name: &str) -> Option<(&str, &str)> {
     let (layer, rest) = layer(name)?;
     Some((layer, rest.strip_suffix(".weight")?))
+}
+
+/// The number that a name begins with, and what follows its dot.
+fn numbered(name: &str) -> Option<(&str, &str)> {
+    let (number, rest) = name.split_once('.')?;
+    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    (digits && (number == "0" || !number.starts_with('0'))).then_some((number, rest))
 }

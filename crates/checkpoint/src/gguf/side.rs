@@ -110,10 +110,13 @@ impl Metadata<'_> {
         }
     }
 
-    /// The control tokens that templates know by name.
+    /// The control tokens that templates know by name, and what transformers, which mlx-lm and mlx-vlm ask for a tokenizer, need to
+    /// know besides: that `tokenizer.json` is all there is, and that decoding it changes nothing.
     fn tokenizer_config(&self) -> Result<Option<Value>, Error> {
         let Some(texts) = self.texts(TOKENS, MAX_TOKENS)? else { return Ok(None) };
         let mut named = Map::new();
+        named.insert("tokenizer_class".into(), "PreTrainedTokenizerFast".into());
+        named.insert("clean_up_tokenization_spaces".into(), false.into());
         for (key, name) in [
             ("bos_token_id", "bos_token"),
             ("eos_token_id", "eos_token"),

@@ -1,7 +1,7 @@
 //! Which files of a repository make a model. The same rules read the hub's listing and what is in the cache.
 
 use crate::error::brief;
-use crate::pair::{MANIFEST, Manifest};
+use crate::pair::{DRAFTER, MANIFEST, Manifest};
 use crate::source::{Source, is_plain};
 use crate::{huggingface, index, json};
 use std::path::{Path, PathBuf};
@@ -22,9 +22,6 @@ const SIDE_FILES: [&str; 13] = [
     "model.safetensors.index.json",
     MANIFEST,
 ];
-
-/// Where a drafter may be beside its target.
-const DRAFTER: &str = "drafter";
 
 /// Most names that a message lists.
 const MAX_LISTED: usize = 40;

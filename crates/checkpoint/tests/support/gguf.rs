@@ -297,3 +297,73 @@ fn interleave(values: &[f32], cols: usize, head_dim: usize) -> Vec<f32> {
     let row = |i: usize| rows[i / head_dim * head_dim + i % 2 * (head_dim / 2) + i % head_dim / 2];
     (0..rows.len()).flat_map(row).copied().collect()
 }
+
+/// What a target's vision tower becomes: a file of its own.
+pub fn projector(checkpoint: &Checkpoint, encoding: impl Fn(&str, usize) -> Encoding) -> Gguf {
+    let top = checkpoint.fields();
+    let vision = top.object("vision_config").unwrap().unwrap();
+    let int = |key: &str| vision.opt_usize(key, 1..=usize::MAX).unwrap().unwrap();
+    let (heads, hidden, patch, merge) =
+        (int("num_attention_heads"), int("hidden_size"), int("patch_size"), int("merge_size"));
+    let mut out = Gguf::new("clip");
+    out.set("clip.projector_type", Meta::Text("muse-glimmer".into()));
+    out.set("clip.has_vision_encoder", Meta::Bool(true));
+    out.set("clip.use_gelu", Meta::Bool(true));
+    for (key, value) in [
+        ("embedding_length", hidden),
+        ("feed_forward_length", int("intermediate_size")),
+        ("block_count", int("num_hidden_layers")),
+        ("attention.head_count", heads),
+        ("patch_size", patch),
+        ("spatial_merge_size", merge),
+        ("image_size", int("pos_emb_height") * patch * merge),
+    ] {
+        out.set(&format!("clip.vision.{key}"), Meta::U32(value as u32));
+    }
+    out.set("clip.vision.attention.layer_norm_epsilon", Meta::F32(1e-5));
+    for info in checkpoint.tensors().iter().filter(|t| t.name.contains("vision")) {
+        let mut values = checkpoint.read(&info.name).unwrap().view().to_f32();
+        let (name, mut shape) = (projector_name(&info.name), info.shape.clone());
+        if name.contains("attn_q") || name.contains("attn_k") {
+            values = interleave(&values, values.len() / shape[0], hidden / heads);
+        }
+        if name == "v.patch_embd.weight" {
+            values = collapsed(&values, shape[1]);
+            shape = vec![hidden, 3, patch, patch];
+        }
+        let encoding = if shape.len() == 2 { encoding(&name, shape[1]) } else { F32 };
+        out.tensor(&name, &shape, encoding, &values);
+    }
+    out
+}
+
+/// The sum over the two frames of patches of `elements`.
+pub fn collapsed(values: &[f32], elements: usize) -> Vec<f32> {
+    let half = elements / 2;
+    values.chunks_exact(elements).flat_map(|patch| (0..half).map(|i| patch[i] + patch[i + half])).collect()
+}
+
+fn projector_name(name: &str) -> String {
+    let mut name = name.to_string();
+    for (there, here) in [
+        ("model.vision_tower.patch_embedder.patch_embedding", "v.patch_embd"),
+        ("model.vision_tower.patch_embedder.position_embedding_table", "v.position_embd"),
+        ("model.vision_tower.ln_pre", "v.pre_ln"),
+        ("model.vision_tower.ln_post", "v.post_ln"),
+        ("model.vision_tower.layers", "v.blk"),
+        ("model.vision_adapter.fc1", "mm.0"),
+        ("model.vision_adapter.fc2", "mm.1"),
+        ("model.vision_projection", "mm.2"),
+        ("norm1", "ln1"),
+        ("norm2", "ln2"),
+        ("attn.q_proj", "attn_q"),
+        ("attn.k_proj", "attn_k"),
+        ("attn.v_proj", "attn_v"),
+        ("attn.proj", "attn_out"),
+        ("mlp.fc1", "ffn_up"),
+        ("mlp.fc2", "ffn_down"),
+    ] {
+        name = name.replace(there, here);
+    }
+    name
+}

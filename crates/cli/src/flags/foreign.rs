@@ -3,6 +3,7 @@
 /// What people type, and what it is here.
 pub const SPELLINGS: &[(&str, &str)] = &[
     ("-md", "--draft-model"),
+    ("-mm", "--mmproj"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
     ("-ub", "--prefill-chunk"),
@@ -24,7 +25,7 @@ pub const SPELLINGS: &[(&str, &str)] = &[
 /// Why, or what to do instead, and the flags; with a `*` all that begin so.
 const REFUSED: &[(&str, &[&str])] = &[
     ("", &["--adapter-path", "--lora*", "--control-vector*"]),
-    ("", &["--audio", "--image", "--video", "-mm", "--mmproj*", "--no-mmproj*"]),
+    ("", &["--audio", "--image", "--video", "--mmproj-*", "--no-mmproj*"]),
     ("", &["--chat-template*", "--use-default-chat-template", "--no-jinja", "--tools"]),
     ("", &["--grammar*", "-j", "--json-schema*", "-jf"]),
     ("", &["--host", "--port", "--api-key*", "-np", "--parallel", "-a", "--alias"]),

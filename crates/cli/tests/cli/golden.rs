@@ -85,7 +85,7 @@ fn what_is_printed_names_every_setting() {
                 -b 8 -ctk f16 -ctv f32 --isa scalar --spec-draft-n-max 3 --stop x --stop y --ignore-eos";
     let out = json(&args.split_whitespace().collect::<Vec<_>>());
     let keys = |value: &Value| value.as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>().join(" ");
-    assert_eq!(keys(&out), "token_ids text finish_reason seed settings rounds sha256 timings notices");
+    assert_eq!(keys(&out), "token_ids text finish_reason seed settings rounds sha256 timings notices warnings");
     assert_eq!(
         keys(&out["timings"]),
         "prompt_n prompt_per_second predicted_n predicted_per_second load_s peak_memory_bytes draft_kind draft_rounds \

@@ -108,3 +108,16 @@ fn dflash_2_shows_what_it_adds() {
     let fixture = json(&["inspect", &tiny, "-md", &repository("fixtures/muse-tiny-dflash2")]);
     assert_eq!((&fixture["drafter"]["fits"], &fixture["drafter"]["block_size"]), (&true.into(), &8.into()));
 }
+
+/// The file itself comes of the tests of the engine; here it is one that is none.
+#[test]
+fn a_vision_tower_that_is_none_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mmproj.gguf");
+    std::fs::write(&file, b"GGUF\x03\0\0\0").unwrap();
+    let file = file.to_str().unwrap();
+    glimmer(&["inspect", "nano", "--mmproj", file]).assert_error(1, &[file]);
+    glimmer(&["run", "-mm", file, "-p", "x", "-n", "1", "-q"]).assert_error(1, &[file]);
+    let assistant = repository("nano/assistant");
+    glimmer(&["inspect", "nano", "--mmproj", &assistant]).assert_error(1, &["model_type", "mmproj"]);
+}

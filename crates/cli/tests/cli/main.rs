@@ -16,6 +16,7 @@ mod score;
 mod signals;
 mod stand_in;
 mod support;
+mod suspicion;
 mod text;
 mod trace;
 mod usage;

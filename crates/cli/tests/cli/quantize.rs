@@ -34,6 +34,31 @@ fn what_is_written_is_near_its_source() {
 }
 
 #[test]
+fn an_importance_matrix_comes_of_a_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    std::fs::write(at("text"), TEXT.repeat(8)).unwrap();
+    let own = "format = \"mlx\"\nencoding = \"affine2g32\"\n";
+    std::fs::write(at("own.toml"), own).unwrap();
+    let quantize =
+        |out: &str, more: &[&str]| json(&[&["quantize", "nano", &at(out), "--recipe", &at("own.toml")], more].concat());
+    let (plain, weighed) = (quantize("plain", &[]), quantize("weighed", &["--imatrix", &at("text")]));
+    assert!(plain["imatrix_tokens"].is_null() && weighed["imatrix_tokens"].as_u64().unwrap() > 128, "{weighed}");
+    let kl = |written: &serde_json::Value| written["check"]["kl_mean"].as_f64().unwrap();
+    assert!(kl(&weighed) < kl(&plain), "{weighed} {plain}");
+
+    let refused = |out: &str, recipe: &str, text: &str, parts: &[&str]| {
+        glimmer(&["quantize", "nano", &at(out), "--recipe", recipe, "--imatrix", text]).assert_error(1, parts);
+    };
+    std::fs::write(at("short"), "def f():").unwrap();
+    refused("x", "mlx-4bit", &at("short"), &["number of tokens in the text is", "at least 128"]);
+    refused("x", "mlx-4bit", "/nonexistent/text", &["/nonexistent/text"]);
+    refused("x", "gguf-q8_0", &at("text"), &["gguf-q8_0", "importance matrix changes nothing"]);
+    refused("plain", "mlx-4bit", &at("text"), &["exists already"]);
+    assert!(!dir.path().join("x").exists());
+}
+
+#[test]
 fn what_cannot_be_quantized_is_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_string();

@@ -249,3 +249,21 @@ fn a_disk_that_is_full_is_an_error() {
     let out = command(&["run", "def f", "-n", "4", "-q"]).stdout(full).output().unwrap();
     Ran::from(out).assert_error(1, &["writing to stdout"]);
 }
+
+#[test]
+fn a_drafter_that_comes_with_the_model_is_used_and_said() {
+    let dir = tempfile::tempdir().unwrap();
+    for (from, to) in [("nano/target", dir.path().to_path_buf()), ("nano/assistant", dir.path().join("drafter"))] {
+        std::fs::create_dir_all(&to).unwrap();
+        for entry in std::fs::read_dir(repository(from)).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+    let run = ["generate", "-m", dir.path().to_str().unwrap(), "--raw", "-p", "def f(x):", "-n", "8", "--temp", "0"];
+    let (with, without) = (glimmer(&run), glimmer(&[&run[..], &["--no-draft"]].concat()));
+    let folder = dir.path().join("drafter").display().to_string();
+    assert!(with.err.contains(&format!("drafter {folder} (dflash)")), "{}", with.err);
+    assert!(without.err.contains("no drafter"), "{}", without.err);
+    assert_eq!(with.ok(), without.ok());
+}

@@ -4,7 +4,7 @@
 //! The names tell them from MLX's, which are other bytes.
 
 use super::unpack::{nibbles, set_nibbles};
-use super::{Format, decode_groups, inverse};
+use super::{Format, Pack, decode_groups, inverse};
 use crate::Codebook;
 use crate::microscale::{absmax, e4m3, e8m0, to_e2m1, to_e4m3};
 
@@ -15,7 +15,7 @@ pub const MXFP4: Format = Format {
     halves: &[],
     codes: codes_mx,
     decode: decode_mx,
-    encode: Some(encode_mx),
+    encode: Some(Pack::Plain(encode_mx)),
     sixteenths: None,
 };
 
@@ -26,7 +26,7 @@ pub const NVFP4: Format = Format {
     halves: &[],
     codes: codes_nv,
     decode: decode_nv,
-    encode: Some(encode_nv),
+    encode: Some(Pack::Plain(encode_nv)),
     sixteenths: None,
 };
 

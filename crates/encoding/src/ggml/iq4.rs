@@ -3,7 +3,7 @@
 
 use super::sixteenths::Sixteenths;
 use super::unpack::{nibble, nibbles, set_nibbles, word};
-use super::{Format, decode_groups, extreme, half, inverse, set_half};
+use super::{Format, Pack, decode_groups, extreme, half, inverse, set_half};
 use crate::Codebook;
 
 pub const IQ4_NL: Format = Format {
@@ -13,7 +13,7 @@ pub const IQ4_NL: Format = Format {
     halves: &[0],
     codes: codes_nl,
     decode: decode_nl,
-    encode: Some(encode_nl),
+    encode: Some(Pack::Plain(encode_nl)),
     sixteenths: None,
 };
 

@@ -2,6 +2,7 @@
 //! w = d * scale * code - dmin * min.
 
 use super::{Unpack, decode_groups, half, inverse, range, set_half};
+use crate::encode::{lost, whole};
 
 /// Decodes a block of sub-blocks of `sub` elements. d and dmin are the f16 at `halves`, `pair` has a sub-block's scale and minimum.
 pub fn decode(
@@ -23,19 +24,20 @@ pub fn decode(
 /// Sets the f16 at `halves` and returns scales and minimums, from 0 to `most`, for SUBS sub-blocks, and the codes, from 0 to `top`.
 ///
 /// d and dmin follow from the ranges of the sub-blocks; then each sub-block takes, of a few pairs around its own range,
-/// the one with the smallest squared error. The pair of its range is among them, so a search never does worse.
+/// the one with the smallest squared error, each error multiplied with its weight. The pair of its range is among them, so a search never does worse.
 pub fn encode<const SUBS: usize>(
     values: &[f32],
+    weights: &[f32],
     top: u8,
     most: u8,
     halves: [usize; 2],
     block: &mut [u8],
 ) -> ([(u8, u8); SUBS], [u8; 256]) {
-    let sub = 256 / SUBS;
+    let (sub, top) = (256 / SUBS, f32::from(top));
     let ranges: [(f32, f32); SUBS] = std::array::from_fn(|i| {
         let (low, high) = range(&values[i * sub..(i + 1) * sub]);
         let (low, high) = (low.min(0.0), high.max(0.0));
-        ((high - low) / f32::from(top), -low)
+        ((high - low) / top, -low)
     });
     let (scale, min) = ranges.iter().fold((0f32, 0f32), |(s, m), r| (s.max(r.0), m.max(r.1)));
     let d = set_half(block, halves[0], scale / f32::from(most));
@@ -43,7 +45,7 @@ pub fn encode<const SUBS: usize>(
     let (per_d, per_dmin) = (inverse(d), inverse(dmin));
     let (mut pairs, mut codes) = ([(0, 0); SUBS], [0; 256]);
     for (i, &(scale, min)) in ranges.iter().enumerate() {
-        let values = &values[i * sub..(i + 1) * sub];
+        let (values, weights) = (&values[i * sub..(i + 1) * sub], &weights[i * sub..(i + 1) * sub]);
         let (scale, min) = ((scale * per_d).round() as i32, (min * per_dmin).round() as i32);
         let mut best = (f32::INFINITY, 0, 0);
         for (scale, min) in [0, -1, -2, 1].into_iter().flat_map(|s| [0, -1, 1].map(|m| (scale + s, min + m))) {
@@ -52,8 +54,8 @@ pub fn encode<const SUBS: usize>(
                 continue;
             }
             let (step, offset) = (d * scale as f32, dmin * min as f32);
-            let error = |&v: &f32| (step * f32::from(code(v, step, offset, top)) - offset - v).powi(2);
-            let error = values.iter().map(error).sum();
+            let per_step = inverse(step);
+            let error = lost(values, weights, |v| step * code(v, per_step, offset, top) - offset);
             if error < best.0 {
                 best = (error, scale as u8, min as u8);
             }
@@ -61,14 +63,15 @@ pub fn encode<const SUBS: usize>(
         let (_, scale, min) = best;
         pairs[i] = (scale, min);
         let (step, offset) = (d * f32::from(scale), dmin * f32::from(min));
-        let codes = codes[i * sub..(i + 1) * sub].iter_mut();
-        codes.zip(values).for_each(|(c, &v)| *c = code(v, step, offset, top));
+        let (per_step, codes) = (inverse(step), codes[i * sub..(i + 1) * sub].iter_mut());
+        codes.zip(values).for_each(|(c, &v)| *c = code(v, per_step, offset, top) as u8);
     }
     (pairs, codes)
 }
 
-fn code(value: f32, step: f32, offset: f32, top: u8) -> u8 {
-    ((value + offset) * inverse(step)).round().clamp(0.0, top.into()) as u8
+#[inline]
+fn code(value: f32, per_step: f32, offset: f32, top: f32) -> f32 {
+    whole(((value + offset) * per_step).max(0.0).min(top))
 }
 
 /// How q4_k and q5_k have eight scales and eight minimums of 6 bits in 12 bytes, behind their two f16.

@@ -86,13 +86,19 @@ struct Format {
     /// Both lengths are right, here and below.
     codes: Unpack,
     decode: fn(block: &[u8], out: &mut [f32]),
-    /// The block is all zeros.
     encode: Option<Pack>,
     sixteenths: Option<fn(block: &[u8]) -> Sixteenths>,
 }
 
 type Unpack = fn(block: &[u8], codes: &mut [u8]);
-type Pack = fn(values: &[f32], block: &mut [u8]);
+
+/// How a block is written, over zeros.
+enum Pack {
+    /// Everything follows from the largest values.
+    Plain(fn(values: &[f32], block: &mut [u8])),
+    /// Of several scales that with the least squared error, each error multiplied with its weight.
+    Searched(fn(values: &[f32], weights: &[f32], block: &mut [u8])),
+}
 
 impl GgmlType {
     /// Every type there is.
@@ -171,6 +177,10 @@ impl GgmlType {
         self.format().encode.is_some()
     }
 
+    pub(crate) fn is_searched(self) -> bool {
+        matches!(self.format().encode, Some(Pack::Searched(_)))
+    }
+
     /// The codes of a block, a byte each, in the order of the elements.
     ///
     /// # Panics
@@ -196,14 +206,19 @@ impl GgmlType {
         blocks.for_each(|(block, out)| (format.decode)(block, out));
     }
 
-    /// `None` where there is no encoder.
-    pub(crate) fn encode(self, values: &[f32], out: &mut Vec<u8>) -> Option<()> {
+    /// `None` where there is no encoder. `importance` has a weight for each column of the rows that `values` are.
+    pub(crate) fn encode(self, values: &[f32], importance: Option<&[f32]>, out: &mut Vec<u8>) -> Option<()> {
         let format = self.format();
-        let encode = format.encode?;
+        let encode = format.encode.as_ref()?;
+        let alike = [1.0; 256];
+        let mut weights = importance.unwrap_or(&alike[..format.elements]).chunks_exact(format.elements).cycle();
         for values in values.chunks_exact(format.elements) {
             let at = out.len();
             out.resize(at + format.bytes, 0);
-            encode(values, &mut out[at..]);
+            match encode {
+                Pack::Plain(encode) => encode(values, &mut out[at..]),
+                Pack::Searched(encode) => encode(values, weights.next()?, &mut out[at..]),
+            }
         }
         Some(())
     }

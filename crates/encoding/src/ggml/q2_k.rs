@@ -2,7 +2,7 @@
 //! 128 elements; f16 scale of the scales, f16 scale of the minimums. w = d * scale * code - dmin * min.
 
 use super::unpack::{pairs, set_pairs};
-use super::{Format, mins};
+use super::{Format, Pack, mins};
 
 pub const FORMAT: Format = Format {
     name: "q2_k",
@@ -11,7 +11,7 @@ pub const FORMAT: Format = Format {
     halves: &HALVES,
     codes,
     decode,
-    encode: Some(encode),
+    encode: Some(Pack::Searched(encode)),
     sixteenths: None,
 };
 
@@ -27,8 +27,8 @@ fn decode(block: &[u8], out: &mut [f32]) {
     mins::decode(codes, 16, HALVES, block, out, |sub| (block[sub] & 15, block[sub] >> 4));
 }
 
-fn encode(values: &[f32], block: &mut [u8]) {
-    let (scales, codes) = mins::encode::<16>(values, 3, 15, HALVES, block);
+fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
+    let (scales, codes) = mins::encode::<16>(values, weights, 3, 15, HALVES, block);
     block.iter_mut().zip(scales).for_each(|(byte, (scale, min))| *byte = scale | min << 4);
     set_pairs(&mut block[CODES], &codes, 0);
 }

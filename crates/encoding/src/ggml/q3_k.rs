@@ -1,9 +1,9 @@
 //! q3_k: 32 bytes of third bits, 64 bytes of lower 2 bits as in q2_k, 16 scales of 6 bits in 12 bytes, f16 scale of the scales.
 //! w = d * (scale - 32) * (code - 4).
 
-use super::Format;
 use super::sixteenths::{self, Sixteenths};
 use super::unpack::{nibble, ones, pairs, set_ones, set_pairs};
+use super::{Format, Pack};
 
 pub const FORMAT: Format = Format {
     name: "q3_k",
@@ -12,7 +12,7 @@ pub const FORMAT: Format = Format {
     halves: &[D],
     codes,
     decode,
-    encode: Some(encode),
+    encode: Some(Pack::Searched(encode)),
     sixteenths: Some(scales),
 };
 
@@ -44,8 +44,8 @@ fn decode(block: &[u8], out: &mut [f32]) {
     scales(block).decode_centred(codes, 4, block, out);
 }
 
-fn encode(values: &[f32], block: &mut [u8]) {
-    let (scales, codes) = sixteenths::encode(values, 4, 32);
+fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
+    let (scales, codes) = sixteenths::encode(values, weights, 4, 32);
     block[D..].copy_from_slice(&scales.d);
     let packed = &mut block[SCALES];
     for (i, factor) in scales.factors.into_iter().enumerate() {

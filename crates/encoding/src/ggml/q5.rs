@@ -2,7 +2,7 @@
 //! q5_1: the same with an f16 minimum behind the scale. w = d * code + m.
 
 use super::unpack::{nibbles, set_nibbles};
-use super::{Format, decode_groups, encode_centred, encode_ranged, half};
+use super::{Format, Pack, decode_groups, encode_centred, encode_ranged, half};
 
 pub const Q5_0: Format = Format {
     name: "q5_0",
@@ -11,7 +11,7 @@ pub const Q5_0: Format = Format {
     halves: &[0],
     codes: codes_0,
     decode: decode_0,
-    encode: Some(encode_0),
+    encode: Some(Pack::Plain(encode_0)),
     sixteenths: None,
 };
 
@@ -22,7 +22,7 @@ pub const Q5_1: Format = Format {
     halves: &[0, 2],
     codes: codes_1,
     decode: decode_1,
-    encode: Some(encode_1),
+    encode: Some(Pack::Plain(encode_1)),
     sixteenths: None,
 };
 

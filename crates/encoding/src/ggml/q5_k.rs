@@ -1,9 +1,9 @@
 //! q5_k: as q4_k, with 32 bytes between scales and codes that hold the fifth bits: bit i of byte j is that of element j
 //! of sub-block i.
 
-use super::Format;
 use super::mins::{self, six};
 use super::unpack::{nibbles, ones, set_nibbles, set_ones};
+use super::{Format, Pack};
 
 pub const FORMAT: Format = Format {
     name: "q5_k",
@@ -12,7 +12,7 @@ pub const FORMAT: Format = Format {
     halves: &six::HALVES,
     codes,
     decode,
-    encode: Some(encode),
+    encode: Some(Pack::Searched(encode)),
     sixteenths: None,
 };
 
@@ -27,8 +27,8 @@ fn decode(block: &[u8], out: &mut [f32]) {
     mins::decode(codes, six::SUB, six::HALVES, block, out, |sub| six::unpack(&block[six::AT], sub));
 }
 
-fn encode(values: &[f32], block: &mut [u8]) {
-    let (pairs, codes) = mins::encode::<8>(values, 31, 63, six::HALVES, block);
+fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
+    let (pairs, codes) = mins::encode::<8>(values, weights, 31, 63, six::HALVES, block);
     six::pack(&mut block[six::AT], pairs);
     set_ones::<32>(&mut block[HIGH], &codes, 4);
     set_nibbles::<32>(&mut block[HIGH.end..], &codes);

@@ -3,9 +3,9 @@
 //!
 //! 64 bytes hold the lower 4 bits of 128 elements, those of the first 64 in the low halves. Upper bits lie as in q2_k.
 
-use super::Format;
 use super::sixteenths::{self, Sixteenths};
 use super::unpack::{nibbles, pairs, set_nibbles, set_pairs};
+use super::{Format, Pack};
 
 pub const FORMAT: Format = Format {
     name: "q6_k",
@@ -14,7 +14,7 @@ pub const FORMAT: Format = Format {
     halves: &[D],
     codes,
     decode,
-    encode: Some(encode),
+    encode: Some(Pack::Searched(encode)),
     sixteenths: Some(scales),
 };
 
@@ -36,8 +36,8 @@ fn decode(block: &[u8], out: &mut [f32]) {
     scales(block).decode_centred(codes, 32, block, out);
 }
 
-fn encode(values: &[f32], block: &mut [u8]) {
-    let (scales, codes) = sixteenths::encode(values, 32, 128);
+fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
+    let (scales, codes) = sixteenths::encode(values, weights, 32, 128);
     block[D..].copy_from_slice(&scales.d);
     block[SCALES].copy_from_slice(&scales.factors.map(|factor| factor as u8));
     set_nibbles::<64>(&mut block[LOW], &codes);

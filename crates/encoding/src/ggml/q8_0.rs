@@ -1,6 +1,6 @@
 //! q8_0: f16 scale, then 32 signed bytes. w = d * byte; a code is the byte plus 128.
 
-use super::{Format, extreme, half, inverse, set_half};
+use super::{Format, Pack, extreme, half, inverse, set_half};
 
 pub const FORMAT: Format = Format {
     name: "q8_0",
@@ -9,7 +9,7 @@ pub const FORMAT: Format = Format {
     halves: &[0],
     codes,
     decode,
-    encode: Some(encode),
+    encode: Some(Pack::Plain(encode)),
     sixteenths: None,
 };
 

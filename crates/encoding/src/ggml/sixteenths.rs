@@ -2,6 +2,7 @@
 
 use super::{Unpack, decode_groups, extreme, inverse};
 use crate::Codebook;
+use crate::encode::{lost, whole};
 use half::f16;
 
 /// The scales of a block.
@@ -44,11 +45,13 @@ impl Sixteenths {
 /// Scales and codes for w = d * factor * (code - centre), codes below twice the centre, factors from -most to most - 1.
 ///
 /// The extreme value of a sub-block becomes code 0; its factor is the one for that or a neighbour, whichever has the smallest
-/// squared error.
-pub fn encode(values: &[f32], centre: u8, most: i32) -> (Sixteenths, [u8; 256]) {
+/// squared error, each error multiplied with its weight.
+pub fn encode(values: &[f32], weights: &[f32], centre: u8, most: i32) -> (Sixteenths, [u8; 256]) {
     let top = f32::from(centre);
-    let code = |v: f32, step: f32| ((v * inverse(step)).round() + top).clamp(0.0, 2.0 * top - 1.0) as u8;
+    // Counted from the centre.
+    let code = |v: f32, per_step: f32| whole((v * per_step).max(-top).min(top - 1.0));
     let (subs, _) = values.as_chunks::<SUB>();
+    let (weights, _) = weights.as_chunks::<SUB>();
     let steps: [f32; 16] = std::array::from_fn(|sub| extreme(&subs[sub]) / -top);
     let stored = f16::from_f32(extreme(&steps) / -most as f32);
     let d = stored.to_f32();
@@ -61,15 +64,16 @@ pub fn encode(values: &[f32], centre: u8, most: i32) -> (Sixteenths, [u8; 256]) 
                 continue;
             }
             let step = d * factor as f32;
-            let error = |&v: &f32| (step * (f32::from(code(v, step)) - top) - v).powi(2);
-            let error = values.iter().map(error).sum();
+            let per_step = inverse(step);
+            let error = lost(values, &weights[sub], |v| step * code(v, per_step));
             if error < best.0 {
                 best = (error, factor as i8);
             }
         }
         factors[sub] = best.1;
         let step = d * f32::from(best.1);
-        codes.iter_mut().zip(values).for_each(|(c, &v)| *c = code(v, step));
+        let per_step = inverse(step);
+        codes.iter_mut().zip(values).for_each(|(c, &v)| *c = (code(v, per_step) + top) as u8);
     }
     (Sixteenths { d: stored.to_le_bytes(), factors }, codes)
 }

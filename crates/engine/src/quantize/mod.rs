@@ -7,10 +7,12 @@
 mod check;
 mod directory;
 mod gguf;
+mod importance;
 mod recipe;
 mod transcode;
 
 pub use check::check;
+pub use importance::Importance;
 pub use recipe::{Format, Recipe};
 
 use crate::source::Source;
@@ -31,6 +33,8 @@ pub struct Quantize {
     pub source: Source,
     /// What to make of its matrices.
     pub recipe: Recipe,
+    /// How much columns count where an encoding's parameters are searched for; all alike without it.
+    pub importance: Option<Importance>,
     /// The target whose tokenizer goes into the GGUF file of a drafter, which has none itself.
     pub tokenizer: Option<Source>,
     /// Threads; the default is one per core that the process may use.
@@ -115,6 +119,31 @@ struct Job<'a> {
 type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 
 impl Quantize {
+    /// Refuses, before importance is gathered, what [`write`](Self::write) would refuse before it begins, and a recipe for which
+    /// importance is of no use.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn preflight(&self, path: &Path) -> Result<(), EngineError> {
+        self.open(path)?;
+        if !self.recipe.encodings().any(Encoding::is_searched) {
+            let what =
+                "an importance matrix changes nothing, as it has neither affine encodings nor K-quants".to_string();
+            return Err(EngineError::Recipe { recipe: self.recipe.name.clone(), what });
+        }
+        Ok(())
+    }
+
+    /// The source, what it is, and the place to write to, once the recipe is known to be one for it.
+    fn open(&self, path: &Path) -> Result<(Checkpoint, Model, Staged), EngineError> {
+        let checkpoint = self.source.open_target()?;
+        let model = Model::of(&checkpoint)?;
+        let modules = checkpoint.tensors().iter().filter(|info| is_quantized(info)).map(|info| module(&info.name));
+        self.recipe.check(modules)?;
+        let staged = Staged::new(path)?;
+        Ok((checkpoint, model, staged))
+    }
+
     /// Writes it to `path`, where nothing may be yet. `progress` is told the bytes that are done and all of them, and may end it by
     /// returning false: then there is `None`, and nothing at `path`.
     ///
@@ -125,21 +154,17 @@ impl Quantize {
         path: &Path,
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Option<Written>, EngineError> {
-        let mut checkpoint = self.source.open_target()?;
+        let (mut checkpoint, model, staged) = self.open(path)?;
         // Every byte is read once, and far more than fit may come by.
         checkpoint.forget_what_is_read();
-        let model = Model::of(&checkpoint)?;
-        let staged = Staged::new(path)?;
         let job = Job {
             checkpoint: &checkpoint,
             model: &model,
             recipe: &self.recipe,
             float: sixteen_bits(&checkpoint),
-            transcoder: Transcoder::new(&checkpoint, self.threads),
+            transcoder: Transcoder::new(&checkpoint, self.importance.as_ref(), self.threads),
             tokenizer: self.tokenizer.as_ref().map(Source::open_target).transpose()?,
         };
-        let modules = checkpoint.tensors().iter().filter(|info| is_quantized(info)).map(|info| module(&info.name));
-        self.recipe.check(modules)?;
         let mut exceptions = Vec::new();
         let (items, whole) = match self.recipe.format {
             Format::Gguf => {

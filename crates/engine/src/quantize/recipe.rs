@@ -146,6 +146,11 @@ impl Recipe {
         self.rules.iter().any(|rule| rule.encoding != self.encoding)
     }
 
+    /// All encodings that it gives to matrices.
+    pub(super) fn encodings(&self) -> impl Iterator<Item = Encoding> {
+        std::iter::once(self.encoding).chain(self.rules.iter().map(|rule| rule.encoding))
+    }
+
     /// The encoding of a module, of a model with so many layers.
     pub(super) fn encoding_of(&self, module: &str, layers: usize) -> Encoding {
         let rule = self.rules.iter().rev().find(|rule| rule.matches(module, layers));

@@ -1,6 +1,6 @@
 //! From one encoding to another, a few pieces of rows at a time.
 
-use super::{Change, Content, Item};
+use super::{Change, Content, Importance, Item};
 use crate::EngineError;
 use glimmer_backend::BackendError;
 use glimmer_checkpoint::write::Data;
@@ -20,12 +20,13 @@ const PIECES: usize = 4;
 /// Encodes tensors of a checkpoint, on all threads.
 pub struct Transcoder<'a> {
     checkpoint: &'a Checkpoint,
+    importance: Option<&'a Importance>,
     pool: Pool,
 }
 
 impl<'a> Transcoder<'a> {
-    pub fn new(checkpoint: &'a Checkpoint, threads: Option<usize>) -> Self {
-        Self { checkpoint, pool: Pool::new(threads.unwrap_or_else(cores::usable)) }
+    pub fn new(checkpoint: &'a Checkpoint, importance: Option<&'a Importance>, threads: Option<usize>) -> Self {
+        Self { checkpoint, importance, pool: Pool::new(threads.unwrap_or_else(cores::usable)) }
     }
 
     /// Writes a tensor: codes, then scales, then biases. `done` is told the bytes of each step, and may end it by returning false.
@@ -122,7 +123,9 @@ impl<'a> Transcoder<'a> {
         for (at, values) in values.chunks_exact_mut(cols).enumerate() {
             view.encoding().decode_row(view.row(order.row(at)), values);
         }
-        Ok(quantize_rows(encoding, &values, count, cols, None)
+        // Whatever a container does to a matrix, its columns are where they were.
+        let importance = self.importance.and_then(|importance| importance.of(&info.name));
+        Ok(quantize_rows(encoding, &values, count, cols, importance)
             .expect("an encoding was chosen that rows have whole blocks of"))
     }
 }

@@ -17,8 +17,8 @@ pub(crate) use speculation::{Place, Proposed, Speculation};
 pub(crate) use width::Experience;
 pub use width::{Estimate, Proposer};
 
-use crate::EngineError;
 use crate::sampling::{Chain, DrawError};
+use crate::{EngineError, suspicion};
 use glimmer_backend::Backend;
 use glimmer_checkpoint::Checkpoint;
 use glimmer_model::ModelError;
@@ -155,6 +155,14 @@ pub(crate) fn drafter(checkpoint: &Checkpoint) -> Result<Option<DFlashConfig>, E
     let config = DFlashConfig::from_fields(&fields)?;
     checkpoint.account(&config.tensors())?;
     Ok(Some(config))
+}
+
+/// What is suspicious about the weights of a drafter that was bound.
+pub(crate) fn suspicions(checkpoint: &Checkpoint) -> Result<Vec<String>, EngineError> {
+    match drafter(checkpoint)? {
+        Some(config) => suspicion::of_drafter(checkpoint, &config),
+        None => Ok(Vec::new()),
+    }
 }
 
 impl Bound {

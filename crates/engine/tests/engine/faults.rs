@@ -1,6 +1,8 @@
 //! Checkpoints that are damaged in ways only the arithmetic or a generation can show, and settings that cannot be honoured.
 
-use crate::support::{Pair, copy, edit, fresh, greedy, load, overwrite, request};
+use crate::gguf_writer;
+use crate::support::{Pair, copy, edit, fresh, greedy, load, overwrite, path, request};
+use glimmer_encoding::{Encoding, FloatType, GgmlType};
 use glimmer_engine::stops::StopRule;
 use glimmer_engine::{Engine, EngineOptions, Event, Finish, Flow, Output, Request, Source};
 use serde_json::{Value, json};
@@ -42,6 +44,40 @@ fn weights_that_are_not_finite_are_refused_by_name() {
         let drafter = Some(Source::Path(dir.path().into()));
         let message = refusal(&EngineOptions { drafter, ..Pair::Tiny.options() });
         assert!(message.contains(tensor) && message.contains(place), "{message}");
+    }
+}
+
+#[test]
+fn scales_that_are_not_finite_are_refused_by_name() {
+    let tiny = glimmer_checkpoint::open(&path("fixtures/muse-tiny-bf16")).unwrap();
+    // Where a block has its scale, and one that is not a number: f16, or the exponent of e8m0.
+    let f16: &[u8] = &[0, 0x7e];
+    for (kind, at, nan) in [
+        (GgmlType::Q4_0, 0, f16),
+        (GgmlType::Q5_1, 2, f16),
+        (GgmlType::Q8_0, 0, f16),
+        (GgmlType::Iq4Nl, 0, f16),
+        (GgmlType::MxFp4, 0, &[255]),
+    ] {
+        let bf16 = Encoding::Dense(FloatType::BF16);
+        let mut file =
+            gguf_writer::target(&tiny, |_, cols| if cols.is_multiple_of(32) { Encoding::Ggml(kind) } else { bf16 });
+        let data = &mut file.entry("blk.2.ffn_up.weight").data;
+        // The second block of the second row.
+        let start = 3 * kind.block_bytes() + at;
+        data[start..start + nan.len()].copy_from_slice(nan);
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("x.gguf"), file.bytes()).unwrap();
+        let options = EngineOptions::new(Source::Path(dir.path().join("x.gguf")));
+        let message = refusal(&EngineOptions { context: Some(64), ..options });
+        let parts = ["x.gguf", "`blk.2.ffn_up.weight`", "row 1, column 3", "not finite"];
+        assert!(parts.iter().all(|part| message.contains(part)), "{kind}: {message}");
+    }
+    for part in ["scales", "biases"] {
+        let dir = copy("fixtures/muse-tiny-mlx-vlm-4bit");
+        overwrite(&dir, &format!("language_model.lm_head.{part}"), 3..4, f32::NAN);
+        let message = refusal(&EngineOptions { context: Some(64), ..target(&dir) });
+        assert!(message.contains("lm_head.weight`") && message.contains("not finite"), "{part}: {message}");
     }
 }
 

@@ -1,12 +1,13 @@
 //! One model in several containers: the same tokens.
 
-use crate::gguf_writer;
-use crate::support::{Pair, fresh, greedy, load, path, request};
+use crate::gguf_writer::{self, Gguf};
+use crate::support::{Pair, bits, fresh, greedy, load, logits, path, request, tower};
 use crate::tokenizer::nano;
+use glimmer_backend::{CpuBackend, CpuOptions};
 use glimmer_checkpoint::open;
-use glimmer_encoding::{Encoding, FloatType};
+use glimmer_encoding::{Encoding, FloatType, GgmlType};
 use glimmer_engine::chat::message::Message;
-use glimmer_engine::{Engine, EngineOptions, KvType, Source};
+use glimmer_engine::{ActivationType, Engine, EngineOptions, KvType, KvTypes, Source};
 use std::path::Path;
 
 fn engine(target: &Path) -> Engine {
@@ -52,5 +53,44 @@ fn containers_give_the_same_tokens() {
         let request = request(prompt, &greedy(), 1, 48);
         let [a, b] = [&gguf, &huggingface].map(|engine| fresh(engine, &request).token_ids);
         assert_eq!(a, b);
+    }
+}
+
+/// llama.cpp keeps what all of such a matrix is multiplied with as a tensor of its own.
+#[test]
+fn a_scale_of_nvfp4_multiplies_all_of_the_matrix() {
+    let tiny = open(&path("fixtures/muse-tiny-bf16")).unwrap();
+    let kind = GgmlType::NvFp4;
+    let divides = |cols: usize| cols.is_multiple_of(kind.block());
+    let bf16 = Encoding::Dense(FloatType::BF16);
+    let mut plain = gguf_writer::target(&tiny, |_, cols| if divides(cols) { Encoding::Ggml(kind) } else { bf16 });
+    for tensor in plain.tensors.iter_mut().filter(|t| t.kind == 40) {
+        // No scale is subnormal.
+        let blocks = tensor.data.chunks_exact_mut(kind.block_bytes());
+        blocks.for_each(|block| block[..4].iter_mut().for_each(|scale| *scale = (*scale).max(8)));
+    }
+    let (mut four_times, mut with_scales) = (plain.clone(), plain.clone());
+    let names: Vec<String> = plain.tensors.iter().filter(|t| t.kind == 40).map(|t| t.name.clone()).collect();
+    assert!(names.len() > 40, "{}", names.len());
+    for name in &names {
+        // Two more in the exponent of e4m3.
+        for block in four_times.entry(name).data.chunks_exact_mut(kind.block_bytes()) {
+            block[..4].iter_mut().for_each(|scale| *scale += 16);
+        }
+        let stem = name.strip_suffix(".weight").unwrap();
+        with_scales.tensor(&format!("{stem}.scale"), &[1], Encoding::Dense(FloatType::F32), &[4.0]);
+        with_scales.tensor(&format!("{stem}.input_scale"), &[1], Encoding::Dense(FloatType::F32), &[0.3]);
+    }
+    let ids: Vec<u32> = (3..20).map(|i| i * 17).collect();
+    for activations in [ActivationType::Auto, ActivationType::F32] {
+        let b = CpuBackend::new(CpuOptions { activations, ..CpuOptions::default() }).unwrap();
+        let of = |file: &Gguf| {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::write(dir.path().join("x.gguf"), file.bytes()).unwrap();
+            let tower = tower(&b, &Source::Path(dir.path().join("x.gguf")));
+            bits(&logits(&b, &tower, &ids, ids.len(), KvTypes::both(KvType::F32)))
+        };
+        let expected = of(&four_times);
+        assert!(of(&with_scales) == expected && of(&plain) != expected, "{activations}");
     }
 }

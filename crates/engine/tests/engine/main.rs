@@ -13,10 +13,13 @@ mod formats;
 #[path = "../../../checkpoint/tests/support/gguf.rs"]
 mod gguf_writer;
 mod golden;
+mod importance;
 mod mapped;
 #[cfg(target_os = "linux")]
 mod memory;
+mod obtain;
 mod others;
+mod projector;
 mod quantize;
 mod quantized;
 mod real_tokenizer;
@@ -26,6 +29,7 @@ mod speculation;
 mod step;
 mod stops;
 mod support;
+mod suspicion;
 mod synth;
 mod synthetic;
 mod template;

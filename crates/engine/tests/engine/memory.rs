@@ -1,9 +1,10 @@
-//! What loading takes.
+//! What loading and quantizing take.
 
 use crate::gguf_writer::Gguf;
 use crate::support::path;
 use crate::synthetic::{self, Shape};
-use glimmer_encoding::{Encoding, GgmlType};
+use glimmer_encoding::{Encoding, FloatType, GgmlType};
+use glimmer_engine::quantize::{Quantize, Recipe};
 use glimmer_engine::{Engine, EngineOptions, LoadProgress, Source};
 use std::path::Path;
 use std::process::Command;
@@ -71,6 +72,49 @@ fn child(file: &Path) {
     let peak = peak.max(anonymous()) - before;
     println!("mapping them took {peak}");
     assert!(peak <= ALLOWANCE, "{peak}");
+}
+
+/// Tells the child process what to quantize, and where to.
+const JOB: &str = "GLIMMER_TEST_QUANTIZE";
+
+/// What quantizing takes with a few layers, and with many.
+#[test]
+fn quantizing_takes_no_more_memory_for_more_layers() {
+    if let Some(dir) = std::env::var_os(JOB) {
+        return quantizing(Path::new(&dir));
+    }
+    let peak = |layers: usize| {
+        let dir = tempfile::tempdir().unwrap();
+        let shape =
+            Shape { layers, hidden: 512, intermediate: 2048, heads: 4, kv_heads: 2, head_dim: 128, vocab: 4096 };
+        let file = synthetic::target(&shape, |_| Encoding::Dense(FloatType::BF16));
+        std::fs::write(dir.path().join("in.gguf"), file.bytes()).unwrap();
+        let test = "memory::quantizing_takes_no_more_memory_for_more_layers";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let output = command.args(["--exact", test, "--nocapture"]).env(JOB, dir.path()).output().unwrap();
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).join("\n");
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        let peak = text.split("the peak is ").nth(1).and_then(|rest| rest.split_whitespace().next());
+        peak.unwrap().parse::<u64>().unwrap()
+    };
+    let (few, many) = (peak(2), peak(14));
+    println!("{few} bytes for 2 layers, {many} for 14");
+    // Twelve layers are 100 MB.
+    assert!(many <= few + (6 << 20), "{few} for 2 layers, {many} for 14");
+}
+
+fn quantizing(dir: &Path) {
+    let recipe = Recipe::open("mlx-4bit").unwrap();
+    let source = Source::Path(dir.join("in.gguf"));
+    let job = Quantize { source, recipe, importance: None, tokenizer: None, threads: Some(2) };
+    let before = anonymous();
+    let mut peak = before;
+    let watch = &mut |_, _| {
+        peak = peak.max(anonymous());
+        true
+    };
+    job.write(&dir.join("out"), watch).unwrap().unwrap();
+    println!("the peak is {} bytes", peak - before);
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn floats(file: &Path) -> Vec<f32> {
 
 fn quantize(recipe: &str, to: &Path) {
     let recipe = Recipe::open(recipe).unwrap();
-    let job = Quantize { source: Source::Nano, recipe, tokenizer: None, threads: Some(2) };
+    let job = Quantize { source: Source::Nano, recipe, importance: None, tokenizer: None, threads: Some(2) };
     job.write(to, &mut |_, _| true).unwrap().unwrap();
 }
 

@@ -23,7 +23,7 @@ fn assistant() -> Source {
 
 fn job(source: Source, recipe: &str) -> Quantize {
     let recipe = Recipe::open(recipe).or_else(|_| Recipe::parse("own", recipe)).unwrap();
-    Quantize { source, recipe, tokenizer: None, threads: Some(2) }
+    Quantize { source, recipe, importance: None, tokenizer: None, threads: Some(2) }
 }
 
 fn write(source: Source, recipe: &str, to: &Path) -> Written {

@@ -24,3 +24,19 @@ pub fn account(checkpoint: &Checkpoint, config: &MuseConfig) -> Result<usize, Mo
     checkpoint.account(&expected)?;
     Ok(count)
 }
+
+/// Whether it is an mmproj file.
+pub fn is_projector(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
+    Ok(checkpoint.fields().opt_str("model_type")? == Some("muse_glimmer_vision"))
+}
+
+/// The same of an mmproj file, whose vision tower feeds a text tower of width `text_hidden`.
+pub fn account_projector(checkpoint: &Checkpoint, text_hidden: usize) -> Result<VisionConfig, ModelError> {
+    let fields = checkpoint.fields();
+    if !is_projector(checkpoint)? {
+        return Err(fields.invalid("model_type", "muse_glimmer_vision, as an mmproj file has it").into());
+    }
+    let vision = VisionConfig::from_fields(&fields)?;
+    checkpoint.account(&vision.projector_tensors(text_hidden))?;
+    Ok(vision)
+}

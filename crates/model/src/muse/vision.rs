@@ -13,6 +13,8 @@ pub struct VisionConfig {
     pub intermediate_size: usize,
     /// Encoder layers.
     pub num_hidden_layers: usize,
+    /// Pixels of a patch's side.
+    pub patch_size: usize,
     /// Elements of a patch: frames, channels, rows, columns.
     pub patch_elements: usize,
     /// Rows of the position table.
@@ -39,6 +41,7 @@ impl VisionConfig {
             hidden_size,
             intermediate_size: size("intermediate_size", MAX_WIDTH, 8960)?,
             num_hidden_layers: size("num_hidden_layers", MAX_LAYERS, 50)?,
+            patch_size: patch,
             patch_elements: frames * 3 * patch * patch,
             positions: size("pos_emb_height", 1 << 16, 32)? * size("pos_emb_width", 1 << 16, 32)?,
             out_hidden_size: outer("out_hidden_size", hidden_size * merge * merge)?,
@@ -84,6 +87,16 @@ impl VisionConfig {
             }
             both(&mut all, at("mlp.fc1"), &[inner, hidden]);
             both(&mut all, at("mlp.fc2"), &[hidden, inner]);
+        }
+        all
+    }
+
+    /// The same of an mmproj file. Its patch embedding is summed over the frames of a patch, which is exact for images.
+    pub fn projector_tensors(&self, text_hidden: usize) -> Vec<TensorSpec> {
+        let mut all = self.tensors(text_hidden);
+        let patches = all.iter_mut().find(|spec| spec.name.ends_with("patch_embedding.weight"));
+        if let Some(patches) = patches {
+            patches.shape = vec![self.hidden_size, 3, self.patch_size, self.patch_size];
         }
         all
     }
