@@ -45,6 +45,8 @@ fn directories_give_the_same_bits() {
     let drafter = Some(Source::Path(path("nano/assistant")));
     let nano = EngineOptions { drafter, ..options(&path("nano/target")) };
     same(&nano, &prompt, "nano");
+    let drafter = Some(Source::Path(path("nano/dflash2")));
+    same(&EngineOptions { drafter, ..nano.clone() }, &prompt, "nano with DFlash 2");
     same(&EngineOptions { activations: ActivationType::BF16, ..nano }, &prompt, "nano in bf16");
     let quantized = Encoded::new(Base::Nano, Encoding::Affine { bits: 4, group: 64, scale: FloatType::BF16 });
     same(&quantized.options(), &prompt, "nano in 4 bits");
