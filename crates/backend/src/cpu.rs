@@ -85,6 +85,12 @@ impl CpuBackend {
         Packed::bits_per_weight(encoding)
     }
 
+    /// Bytes of a page of keys and values.
+    pub fn page_bytes(spec: KvSpec) -> usize {
+        let layout = KvLayout { heads: spec.heads, head_dim: spec.head_dim };
+        Pages::new(layout, spec.types.keys, spec.types.values).page_bytes()
+    }
+
     /// Threads that take part.
     pub fn threads(&self) -> usize {
         self.pool.threads()

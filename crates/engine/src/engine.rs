@@ -6,6 +6,7 @@ use crate::chat::message::{Message, ReasoningStrength};
 use crate::chat::template::{ChatTemplate, RenderInput};
 use crate::inspect::{self, CacheSizes};
 use crate::memory;
+use crate::prefix::PrefixCache;
 use crate::sampling::Sampling;
 use crate::session::Session;
 use crate::source::Source;
@@ -13,13 +14,13 @@ use crate::speculative::{self, DrafterModel, Experience, NGRAM_BLOCK};
 use crate::step::Matrices;
 use crate::suspicion;
 use crate::tokenizer::Tokenizer;
-use glimmer_backend::{ActivationType, CpuBackend, CpuOptions, Isa, KvType, KvTypes};
+use glimmer_backend::{ActivationType, CpuBackend, CpuOptions, Isa, KvSpec, KvType, KvTypes};
 use glimmer_checkpoint::{Checkpoint, Fields};
 use glimmer_encoding::{Encoding, FloatType};
 use glimmer_model::muse::{self, MuseConfig, MuseText, TextConfig};
 use std::iter;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The backend of this build.
 pub(crate) type Active = CpuBackend;
@@ -43,6 +44,8 @@ pub struct EngineOptions {
     pub cache_values: Option<KvType>,
     /// Tokens of a prompt that are processed in one pass.
     pub prefill_chunk: usize,
+    /// Bytes of keys and values that are kept for prompts that begin like earlier ones; 0 keeps none.
+    pub prefix_cache: u64,
     /// Threads; the default is one per core that the process may use.
     pub threads: Option<usize>,
     /// Instruction set; the default is the machine's fastest.
@@ -66,6 +69,7 @@ impl EngineOptions {
             cache_keys: None,
             cache_values: None,
             prefill_chunk: 512,
+            prefix_cache: 0,
             threads: None,
             isa: None,
             activations: ActivationType::Auto,
@@ -117,6 +121,7 @@ pub(crate) struct Loaded {
     pub drafter: Option<Arc<dyn DrafterModel<Active>>>,
     pub lookup: bool,
     pub experience: Arc<Experience>,
+    pub prefix: Mutex<PrefixCache<Active>>,
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub template: Option<ChatTemplate>,
     pub frame: Option<Frame>,
@@ -249,6 +254,7 @@ impl Engine {
             drafter,
             lookup: options.ngram,
             experience: Arc::new(Experience::new(geometry.block)),
+            prefix: Mutex::new(PrefixCache::new(options.prefix_cache)),
             tokenizer,
             template,
             frame,
@@ -327,6 +333,21 @@ impl Engine {
 }
 
 impl Loaded {
+    /// The kept beginnings of sequences; `None` where none are kept.
+    pub fn prefix(&self) -> Option<MutexGuard<'_, PrefixCache<Active>>> {
+        // What a thread that panicked left is a whole tree: pages are put in last.
+        let prefix = self.prefix.lock().unwrap_or_else(PoisonError::into_inner);
+        (prefix.limit() > 0).then_some(prefix)
+    }
+
+    /// Bytes of a page of a layer of the target, and of the drafter.
+    pub fn page_bytes(&self) -> [u64; 2] {
+        let text = self.target.config();
+        let spec = KvSpec { heads: text.num_key_value_heads, head_dim: text.head_dim, types: self.settings.cache };
+        let drafter = self.drafter.as_ref().map_or(0, |drafter| drafter.page_bytes());
+        [CpuBackend::page_bytes(spec) as u64, drafter]
+    }
+
     /// The tokenizer, or the error that says what works without one.
     pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>, EngineError> {
         self.tokenizer.as_ref().ok_or_else(|| self.without("tokenizer.json", "only --prompt-ids works with it"))

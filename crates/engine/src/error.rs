@@ -147,6 +147,16 @@ pub enum EngineError {
         /// Bytes that are available.
         available: u64,
     },
+    /// A request that is longer than all memory for keys and values.
+    #[error("a sequence of {tokens} tokens needs {needed} bytes of keys and values, but there are {most} for all")]
+    NoRoom {
+        /// Tokens of prompt and answer.
+        tokens: usize,
+        /// Bytes that they take.
+        needed: u64,
+        /// Bytes that there are.
+        most: u64,
+    },
     /// The forward pass gave something that is not a number.
     #[error("the model's output is not finite at position {position}: {place}")]
     NonFinite {

@@ -3,9 +3,10 @@
 use crate::EngineError;
 use crate::chat::channels::{ChannelEvent, Recipient, Scanner};
 use crate::engine::{Active, Loaded};
+use crate::pass::{Out, Want};
 use crate::sampling::{Chain, Sampling};
 use crate::session::{Prefill, Session};
-use crate::speculative::{DraftWidth, Round, RoundTrace};
+use crate::speculative::{DraftWidth, Proposed, Round, RoundTrace};
 use crate::stops::{Clip, FinishReason, StopRule};
 use crate::tokenizer::{Detokenizer, Specials, TokenizerError};
 use glimmer_backend::Backend;
@@ -161,52 +162,160 @@ impl Session {
         listener: &mut dyn FnMut(Event) -> Flow,
     ) -> Result<Generation, EngineError> {
         let loaded = Arc::clone(&self.loaded);
-        let room = check(&loaded, request)?;
-        let mut chain = Chain::new(request.sampling.clone(), loaded.target.config().vocab_size)?;
-        let mut writer = Writer::new(&loaded, request, room)?;
-        chain.start(&request.prompt);
-
-        let started = Instant::now();
-        let mut timings = Timings::default();
-        let mut rounds = Vec::new();
-        if writer.clip.exhausted() {
-            return Ok(writer.finish(Finish::Length, rounds, timings));
+        let mut task = Task::new(&loaded, request.clone())?;
+        while let Some(want) = task.want(self, loaded.geometry.prefill_chunk, listener) {
+            let out = self.pass(want)?;
+            task.take(self, out, listener)?;
         }
-        let drafting = Active::ROW_INVARIANT && request.width != DraftWidth::Fixed(1);
-        let mut going = Flow::Continue;
-        let (prefill, logits) = self.prefill(&request.prompt, drafting, &mut |done, total| {
-            going = listener(Event::Prefill { done, total });
-            going == Flow::Continue
-        })?;
-        timings.prefill = prefill;
-        let Some(logits) = logits.filter(|_| going == Flow::Continue) else {
-            return Ok(writer.finish(Finish::Cancelled, rounds, timings));
-        };
-        let first = self.draw_first(&logits, &mut chain)?;
-        timings.prompt_time = started.elapsed();
-        let decoding = Instant::now();
-        let mut end = writer.push(first, listener)?;
-        let mut anchor = first;
-        while end.is_none() {
-            let round = self.round(anchor, request.width, &mut chain)?;
-            let Round { width, proposals, accepted, tokens, trace, notice, .. } = round;
-            if let Some(notice) = notice {
-                listener(Event::Notice(notice));
-            }
-            let mut emitted = 0;
-            for token in tokens {
-                emitted += 1;
-                anchor = token;
-                end = writer.push(token, listener)?;
-                if end.is_some() {
-                    break;
+        Ok(task.finish(self))
+    }
+}
+
+/// A generation on its way: what it wants of the next pass, and what it makes of it.
+pub(crate) struct Task {
+    request: Request,
+    chain: Chain,
+    writer: Writer,
+    stage: Stage,
+    rounds: Vec<RoundRecord>,
+    timings: Timings,
+    started: Instant,
+    decoding: Instant,
+}
+
+enum Stage {
+    /// Nothing was done yet.
+    New,
+    /// The prompt is being processed.
+    Prompt,
+    /// A round follows, from this token on.
+    Round(u32),
+    /// It is being verified, since then.
+    Verifying(Proposed, Instant),
+    /// The output has ended.
+    Done(Finish),
+}
+
+impl Task {
+    /// A generation that can be done.
+    pub fn new(loaded: &Loaded, request: Request) -> Result<Self, EngineError> {
+        let room = check(loaded, &request)?;
+        let mut chain = Chain::new(request.sampling.clone(), loaded.target.config().vocab_size)?;
+        let writer = Writer::new(loaded, &request, room)?;
+        chain.start(&request.prompt);
+        let stage = if writer.clip.exhausted() { Stage::Done(Finish::Length) } else { Stage::New };
+        let (rounds, timings, now) = (Vec::new(), Timings::default(), Instant::now());
+        Ok(Self { request, chain, writer, stage, rounds, timings, started: now, decoding: now })
+    }
+
+    /// Whether it is past its prompt.
+    pub fn decodes(&self) -> bool {
+        matches!(self.stage, Stage::Round(_) | Stage::Verifying(..))
+    }
+
+    /// What it wants of the next pass, of a prompt at most `rows` rows; nothing once it has ended.
+    pub fn want(
+        &mut self,
+        session: &mut Session,
+        rows: usize,
+        listener: &mut dyn FnMut(Event) -> Flow,
+    ) -> Option<Want> {
+        let prompt = &self.request.prompt;
+        if let Stage::New = self.stage {
+            let drafting = Active::ROW_INVARIANT && self.request.width != DraftWidth::Fixed(1);
+            self.timings.prefill = session.begin(prompt, drafting);
+            self.stage = Stage::Prompt;
+        }
+        match self.stage {
+            Stage::Prompt => {
+                let (done, total) = (session.tokens().len(), prompt.len());
+                match listener(Event::Prefill { done, total }) {
+                    Flow::Continue => Some(session.want_prompt(prompt, rows)),
+                    Flow::Cancel => {
+                        self.stage = Stage::Done(Finish::Cancelled);
+                        None
+                    }
                 }
             }
-            rounds.push(RoundRecord { width, proposals, accepted, emitted, trace });
+            Stage::Round(anchor) => {
+                let proposed = session.propose(anchor, self.request.width, &mut self.chain);
+                let want = Session::want_round(anchor, &proposed);
+                self.stage = Stage::Verifying(proposed, Instant::now());
+                Some(want)
+            }
+            Stage::New | Stage::Verifying(..) | Stage::Done(_) => None,
         }
-        timings.predicted_time = decoding.elapsed();
-        self.rewind(request.prompt.len() + writer.token_ids.len() - 1);
-        Ok(writer.finish(end.unwrap_or(Finish::Length), rounds, timings))
+    }
+
+    /// Takes in what the pass gave.
+    pub fn take(
+        &mut self,
+        session: &mut Session,
+        out: Out,
+        listener: &mut dyn FnMut(Event) -> Flow,
+    ) -> Result<(), EngineError> {
+        match std::mem::replace(&mut self.stage, Stage::Prompt) {
+            Stage::Verifying(proposed, since) => {
+                let round = session.take_round(self.request.width, proposed, out, since, &mut self.chain)?;
+                self.write(round, listener)
+            }
+            _ => self.take_prompt(session, out, listener),
+        }
+    }
+
+    fn take_prompt(
+        &mut self,
+        session: &mut Session,
+        out: Out,
+        listener: &mut dyn FnMut(Event) -> Flow,
+    ) -> Result<(), EngineError> {
+        let prompt = &self.request.prompt;
+        let Some(logits) = session.take_prompt(prompt, out)? else { return Ok(()) };
+        let total = prompt.len();
+        if listener(Event::Prefill { done: total, total }) == Flow::Cancel {
+            self.stage = Stage::Done(Finish::Cancelled);
+            return Ok(());
+        }
+        let first = session.draw_first(&logits, &mut self.chain)?;
+        self.timings.prompt_time = self.started.elapsed();
+        self.decoding = Instant::now();
+        self.stage = match self.writer.push(first, listener)? {
+            Some(finish) => Stage::Done(finish),
+            None => Stage::Round(first),
+        };
+        Ok(())
+    }
+
+    fn write(&mut self, round: Round, listener: &mut dyn FnMut(Event) -> Flow) -> Result<(), EngineError> {
+        let Round { width, proposals, accepted, tokens, trace, notice, .. } = round;
+        if let Some(notice) = notice {
+            listener(Event::Notice(notice));
+        }
+        let mut emitted = 0;
+        for token in tokens {
+            emitted += 1;
+            self.stage = match self.writer.push(token, listener)? {
+                Some(finish) => Stage::Done(finish),
+                None => Stage::Round(token),
+            };
+            if let Stage::Done(_) = self.stage {
+                break;
+            }
+        }
+        self.rounds.push(RoundRecord { width, proposals, accepted, emitted, trace });
+        self.timings.predicted_time = self.decoding.elapsed();
+        Ok(())
+    }
+
+    /// What came of it. The session holds the prompt and the output but its last token.
+    pub fn finish(self, session: &mut Session) -> Generation {
+        let Self { request, writer, stage, rounds, timings, .. } = self;
+        if !writer.token_ids.is_empty() {
+            session.rewind(request.prompt.len() + writer.token_ids.len() - 1);
+            session.keep();
+        }
+        let finish = if let Stage::Done(finish) = stage { finish } else { Finish::Cancelled };
+        writer.finish(finish, rounds, timings)
     }
 }
 

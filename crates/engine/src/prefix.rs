@@ -135,14 +135,19 @@ impl<B: Backend> PrefixCache<B> {
         let has = |page: &usize| self.page(path, *page).is_some_and(|node| !node.drafter.is_empty());
         let first = (0..end).rev().take_while(has).last().unwrap_or(end);
         let count = self.page(path, first).map_or(0, |node| node.drafter.len());
-        let drafter = (0..count).map(|layer| {
-            (first..end).filter_map(|page| self.page(path, page)?.drafter.get(layer).cloned()).collect()
-        });
+        let drafter = (0..count)
+            .map(|layer| (first..end).filter_map(|page| self.page(path, page)?.drafter.get(layer).cloned()).collect());
         Hit { len, target: target.collect(), drafter: (first, drafter.collect()) }
     }
 
     /// Keeps what `cache` and the drafter hold of `tokens`, all of them.
-    pub fn keep(&mut self, tokens: &[u32], cache: &TextCache<B>, drafter: Option<Observed<'_, B>>, page_bytes: [u64; 2]) {
+    pub fn keep(
+        &mut self,
+        tokens: &[u32],
+        cache: &TextCache<B>,
+        drafter: Option<Observed<'_, B>>,
+        page_bytes: [u64; 2],
+    ) {
         assert_eq!(tokens.len(), cache.len(), "the tokens of the cache");
         self.clock += 1;
         let mut parent: Option<usize> = None;
@@ -152,8 +157,9 @@ impl<B: Backend> PrefixCache<B> {
                 let positions = page * PAGE..page * PAGE + tokens.len();
                 drafter.held.start <= positions.start && positions.end <= drafter.held.end
             });
-            let pages: Option<Vec<_>> =
-                observed.map(|drafter| drafter.layers.iter().map(|layer| layer.page(page).cloned()).collect()).unwrap_or_default();
+            let pages: Option<Vec<_>> = observed
+                .map(|drafter| drafter.layers.iter().map(|layer| layer.page(page).cloned()).collect())
+                .unwrap_or_default();
             let at = self.place(parent, tokens, &target);
             let Some(node) = &mut self.nodes[at] else { return };
             node.used = self.clock;
@@ -233,7 +239,8 @@ impl<B: Backend> PrefixCache<B> {
     fn shrink(&mut self) {
         while self.bytes > self.limit {
             let nodes = self.nodes.iter().enumerate();
-            let leaves = nodes.filter_map(|(at, node)| Some((at, node.as_ref()?))).filter(|(_, n)| n.children.is_empty());
+            let leaves =
+                nodes.filter_map(|(at, node)| Some((at, node.as_ref()?))).filter(|(_, n)| n.children.is_empty());
             match leaves.min_by_key(|(_, node)| node.used).map(|(at, _)| at) {
                 Some(at) => self.remove(at),
                 None => return,

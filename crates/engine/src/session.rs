@@ -1,22 +1,27 @@
-//! One sequence: what is in the cache, and the forward passes that extend it.
+//! One sequence: what is in the cache, and what passes extend it with.
 
 use crate::EngineError;
 use crate::engine::{Active, Loaded};
+use crate::pass::{Out, Want, pass};
 use crate::sampling::{Chain, DrawError};
 use crate::speculative::{self, DraftWidth, Place, Proposed, Round, Speculation};
-use glimmer_backend::Backend;
+use glimmer_backend::{Backend, PAGE};
 use glimmer_model::muse::TextCache;
-use glimmer_model::observe::{FirstNonFinite, Taps, Unobserved};
+use glimmer_model::observe::FirstNonFinite;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Tokens of a long prompt between which its beginning is kept: a sliding layer needs its window there, which is a quarter of what it
+/// would take to keep everything.
+const KEEP_EVERY: usize = 32 * PAGE;
 
 /// One mutable timeline over a loaded model: its tokens, their keys and values, and the drafter's context.
 pub struct Session {
     pub(crate) loaded: Arc<Loaded>,
-    cache: TextCache<Active>,
+    pub(crate) cache: TextCache<Active>,
     speculation: Speculation<Active>,
     /// The tokens in the cache.
-    tokens: Vec<u32>,
+    pub(crate) tokens: Vec<u32>,
 }
 
 /// How much of a prompt had to be processed.
@@ -46,7 +51,7 @@ impl Session {
     /// prompt's last token. `progress` is told the tokens that are done, and may end the prefill by returning false: then
     /// there are no logits. With `drafting` the drafter observes what it will need.
     ///
-    /// [`Session::generate`] is made of this, [`draw_first`](Self::draw_first) and [`round`](Self::round).
+    /// [`Session::generate`] is made of what this, [`draw_first`](Self::draw_first) and [`round`](Self::round) are made of.
     ///
     /// # Panics
     /// If the prompt is empty, or longer than the context.
@@ -56,35 +61,77 @@ impl Session {
         drafting: bool,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<(Prefill, Option<Vec<f32>>), EngineError> {
-        self.speculation.start(drafting);
-        let shared = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        // The last token is processed in any case: its logits are wanted.
-        let kept = self.rewind(shared.min(prompt.len() - 1));
-        let prefill = Prefill { cached: kept, new: prompt.len() - kept };
-        let loaded = Arc::clone(&self.loaded);
-        let chunk = loaded.geometry.prefill_chunk;
-        let reach = self.speculation.reach();
+        let prefill = self.begin(prompt, drafting);
         let mut logits = None;
-        while self.tokens.len() < prompt.len() {
-            let start = self.tokens.len();
-            if !progress(start, prompt.len()) {
+        while logits.is_none() {
+            if !progress(self.tokens.len(), prompt.len()) {
                 return Ok((prefill, None));
             }
-            let end = prompt.len().min(start + chunk);
-            let wanted = end + reach > prompt.len();
-            let rows = if end == prompt.len() { end - start - 1..end - start } else { 0..0 };
-            let out = self.forward(&prompt[start..end], rows, wanted)?;
-            // Only the last row's logits are looked at: what an earlier row did wrong has to be seen here.
-            if !loaded.backend.read(&out.x).iter().all(|x| x.is_finite()) {
-                return Err(self.name_non_finite(start));
-            }
-            if let Some(states) = out.states {
-                self.speculation.take(&loaded.backend, states, start);
-            }
-            logits = Some(out.logits);
+            let want = self.want_prompt(prompt, self.loaded.geometry.prefill_chunk);
+            let out = self.pass(want)?;
+            logits = self.take_prompt(prompt, out)?;
         }
         progress(prompt.len(), prompt.len());
         Ok((prefill, logits))
+    }
+
+    /// Goes back to where the prompt's beginning ends that is there, or has been kept.
+    pub(crate) fn begin(&mut self, prompt: &[u32], drafting: bool) -> Prefill {
+        self.speculation.start(drafting);
+        let shared = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        // The last token is processed in any case: its logits are wanted.
+        let most = prompt.len() - 1;
+        let mut kept = self.rewind(shared.min(most));
+        let loaded = Arc::clone(&self.loaded);
+        let hit = loaded.prefix().and_then(|mut prefix| prefix.find(prompt, most, &self.cache));
+        if let Some(hit) = hit.filter(|hit| hit.len > kept) {
+            kept = hit.len;
+            self.reset();
+            self.tokens.extend(&prompt[..kept]);
+            self.speculation.adopt(kept, hit.adopt(&mut self.cache));
+        }
+        Prefill { cached: kept, new: prompt.len() - kept }
+    }
+
+    /// The next rows of the prompt, at most so many.
+    pub(crate) fn want_prompt(&self, prompt: &[u32], rows: usize) -> Want {
+        let start = self.tokens.len();
+        let mut end = prompt.len().min(start + rows);
+        if self.loaded.prefix().is_some() {
+            // What is kept on the way ends with a page.
+            let stop = (start / KEEP_EVERY + 1) * KEEP_EVERY;
+            end = if start < stop { end.min(stop) } else { end };
+        }
+        let logits = if end == prompt.len() { end - start - 1..end - start } else { 0..0 };
+        Want { ids: prompt[start..end].to_vec(), logits, tap: end + self.speculation.reach() > prompt.len() }
+    }
+
+    /// Takes in rows of the prompt. At its end, the logits after its last token.
+    pub(crate) fn take_prompt(&mut self, prompt: &[u32], out: Out) -> Result<Option<Vec<f32>>, EngineError> {
+        let loaded = Arc::clone(&self.loaded);
+        let (rows, _) = loaded.backend.shape(&out.x);
+        let start = self.tokens.len() - rows;
+        // Only the last row's logits are looked at: what an earlier row did wrong has to be seen here.
+        if !loaded.backend.read(&out.x).iter().all(|x| x.is_finite()) {
+            return Err(self.name_non_finite(start));
+        }
+        if let Some(states) = out.states {
+            self.speculation.take(&loaded.backend, states, start);
+        }
+        let done = self.tokens.len() == prompt.len();
+        if done || self.tokens.len().is_multiple_of(KEEP_EVERY) {
+            self.keep();
+        }
+        Ok(done.then_some(out.logits))
+    }
+
+    /// Keeps the sequence as it is for prompts that begin like it.
+    pub(crate) fn keep(&mut self) {
+        let loaded = Arc::clone(&self.loaded);
+        if let Some(mut prefix) = loaded.prefix() {
+            let drafter = self.speculation.context(&loaded.backend);
+            prefix.keep(&self.tokens, &self.cache, drafter, loaded.page_bytes());
+        }
     }
 
     /// One round from `anchor`, the newest token, which is not in the cache yet: proposals, one pass over all rows, and the
@@ -94,14 +141,36 @@ impl Session {
     /// # Panics
     /// If the width is larger than the drafter's block, or the context is full.
     pub fn round(&mut self, anchor: u32, width: DraftWidth, chain: &mut Chain) -> Result<Round, EngineError> {
-        let loaded = Arc::clone(&self.loaded);
-        let (b, position) = (&loaded.backend, self.tokens.len());
-        let place = Place { backend: b, target: &loaded.target, verified: &self.tokens, anchor };
-        let mut proposed = self.speculation.propose(place, width, chain);
+        let proposed = self.propose(anchor, width, chain);
         let started = Instant::now();
-        let mut rows = vec![anchor];
-        rows.extend(&proposed.tokens);
-        let out = self.forward(&rows, 0..rows.len(), true)?;
+        let out = self.pass(Self::want_round(anchor, &proposed))?;
+        self.take_round(width, proposed, out, started, chain)
+    }
+
+    /// What a round is to verify behind `anchor`.
+    pub(crate) fn propose(&mut self, anchor: u32, width: DraftWidth, chain: &mut Chain) -> Proposed {
+        let loaded = &self.loaded;
+        let place = Place { backend: &loaded.backend, target: &loaded.target, verified: &self.tokens, anchor };
+        self.speculation.propose(place, width, chain)
+    }
+
+    pub(crate) fn want_round(anchor: u32, proposed: &Proposed) -> Want {
+        let ids: Vec<u32> = std::iter::once(anchor).chain(proposed.tokens.iter().copied()).collect();
+        Want { logits: 0..ids.len(), ids, tap: true }
+    }
+
+    /// Takes in the rows of a round, whose pass was `started` then, and draws.
+    pub(crate) fn take_round(
+        &mut self,
+        width: DraftWidth,
+        mut proposed: Proposed,
+        out: Out,
+        started: Instant,
+        chain: &mut Chain,
+    ) -> Result<Round, EngineError> {
+        let loaded = Arc::clone(&self.loaded);
+        let (b, rows) = (&loaded.backend, proposed.tokens.len() + 1);
+        let position = self.tokens.len() - rows;
         let tokens = match speculative::fold(chain, &out.logits, &proposed.tokens, position) {
             Ok(tokens) => tokens,
             Err((row, cause)) => return Err(self.explain(position, row, cause)),
@@ -115,7 +184,19 @@ impl Session {
         let accepted = verified - 1;
         self.speculation.learn(width, &proposed, accepted);
         let Proposed { tokens: proposals, trace, notice, .. } = proposed;
-        Ok(Round { width: rows.len(), proposals, accepted, tokens, logits: out.logits, trace, notice })
+        Ok(Round { width: rows, proposals, accepted, tokens, logits: out.logits, trace, notice })
+    }
+
+    /// The layers that the drafter taps, where it observes.
+    pub(crate) fn taps(&self) -> Option<&[usize]> {
+        self.speculation.taps()
+    }
+
+    /// A pass of this sequence alone.
+    pub(crate) fn pass(&mut self, want: Want) -> Result<Out, EngineError> {
+        let loaded = Arc::clone(&self.loaded);
+        let mut outs = pass(&loaded, &mut [(self, want)])?;
+        Ok(outs.remove(0))
     }
 
     /// Draws the token after the prompt from the logits that [`prefill`](Self::prefill) gave.
@@ -153,25 +234,6 @@ impl Session {
         self.speculation.reset();
     }
 
-    fn forward(&mut self, ids: &[u32], logits_of: std::ops::Range<usize>, tap: bool) -> Result<Out, EngineError> {
-        let loaded = &self.loaded;
-        let (b, target) = (&loaded.backend, &loaded.target);
-        let (x, states) = match self.speculation.taps().filter(|_| tap) {
-            Some(layers) => {
-                let mut taps = Taps::new(layers);
-                let x = target.forward(b, &mut self.cache, ids, &mut taps)?;
-                (x, Some(taps.concat(b)))
-            }
-            None => (target.forward(b, &mut self.cache, ids, &mut Unobserved)?, None),
-        };
-        self.tokens.extend(ids);
-        let logits = match logits_of.is_empty() {
-            true => Vec::new(),
-            false => b.read(&target.logits(b, &x, logits_of, &mut Unobserved)),
-        };
-        Ok(Out { x, logits, states })
-    }
-
     /// Turns a failed draw into an error: of row `row` of the last pass, which began at `start`. Afterwards the sequence is
     /// forgotten.
     fn explain(&mut self, start: usize, row: usize, cause: DrawError) -> EngineError {
@@ -202,11 +264,4 @@ impl Session {
             None => EngineError::NonFinite { position: start + rows.len() - 1, place: "in the logits".into() },
         }
     }
-}
-
-/// What a pass gives.
-struct Out {
-    x: <Active as Backend>::Tensor, // (rows, hidden)
-    logits: Vec<f32>,
-    states: Option<<Active as Backend>::Tensor>,
 }

@@ -173,3 +173,13 @@ pub fn positions_needed(span: Span, context: usize, widest: usize) -> usize {
         Span::Sliding(window) => (window + widest - 1).min(context),
     }
 }
+
+/// How many pages a cache has at most, by the same measure.
+pub fn pages_needed(span: Span, context: usize, widest: usize) -> usize {
+    let all = context.div_ceil(PAGE);
+    match span {
+        Span::Full => all,
+        // What is kept and the rows of a pass may begin anywhere in a page.
+        Span::Sliding(_) => all.min((positions_needed(span, context, widest) + widest).div_ceil(PAGE) + 1),
+    }
+}

@@ -1,8 +1,9 @@
 //! DFlash, of either version, as a [`Drafter`].
 
 use super::{Draft, DraftError, Drafter, DrafterModel};
+use crate::prefix::Observed;
 use crate::sampling::Chain;
-use glimmer_backend::Backend;
+use glimmer_backend::{Backend, CpuBackend, KvSpec, KvType, KvTypes};
 use glimmer_checkpoint::Checkpoint;
 use glimmer_model::ModelError;
 use glimmer_model::dflash::{self, DFlashConfig, DFlashContext};
@@ -36,6 +37,16 @@ impl<B: Backend> DrafterModel<B> for DFlash<B> {
 
     fn block_size(&self) -> usize {
         self.model.config().block_size
+    }
+
+    fn page_bytes(&self) -> u64 {
+        let c = self.model.config();
+        let types = KvTypes::both(KvType::F32);
+        CpuBackend::page_bytes(KvSpec { heads: c.num_key_value_heads, head_dim: c.head_dim, types }) as u64
+    }
+
+    fn context_bytes(&self) -> u64 {
+        self.model.config().context_bytes()
     }
 
     fn start(self: Arc<Self>) -> Box<dyn Drafter<B>> {
@@ -112,5 +123,13 @@ impl<B: Backend> Drafter<B> for DFlashDrafter<B> {
 
     fn reset(&mut self) {
         self.context.reset();
+    }
+
+    fn context(&self) -> Option<Observed<'_, B>> {
+        Some(Observed { layers: self.context.layers(), held: self.context.held() })
+    }
+
+    fn adopt(&mut self, len: usize, first: usize, pages: Vec<Vec<B::KvPage>>) {
+        self.context.adopt(len, first, pages);
     }
 }

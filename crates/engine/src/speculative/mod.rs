@@ -17,6 +17,7 @@ pub(crate) use speculation::{Place, Proposed, Speculation};
 pub(crate) use width::Experience;
 pub use width::{Estimate, Proposer};
 
+use crate::prefix::Observed;
 use crate::sampling::{Chain, DrawError};
 use crate::{EngineError, suspicion};
 use glimmer_backend::Backend;
@@ -58,6 +59,10 @@ pub trait DrafterModel<B: Backend>: Send + Sync {
     fn kind(&self) -> &'static str;
     /// The most rows of a round: the anchor and `block_size - 1` proposals.
     fn block_size(&self) -> usize;
+    /// Bytes of a page of a layer of its context.
+    fn page_bytes(&self) -> u64;
+    /// Bytes of a context at most.
+    fn context_bytes(&self) -> u64;
     /// A drafter with an empty context.
     fn start(self: Arc<Self>) -> Box<dyn Drafter<B>>;
 }
@@ -84,6 +89,10 @@ pub trait Drafter<B: Backend>: Send {
     fn truncate(&mut self, len: usize);
     /// Forgets everything.
     fn reset(&mut self);
+    /// Its context, where it has one that other sequences can go on from.
+    fn context(&self) -> Option<Observed<'_, B>>;
+    /// Takes over such a context, of the first `len` positions: the page that the pages of its layers begin with, and those.
+    fn adopt(&mut self, len: usize, first: usize, pages: Vec<Vec<B::KvPage>>);
 }
 
 /// What a drafter proposes.

@@ -3,6 +3,7 @@
 use super::ngram::{self, Lookup};
 use super::width::{Controller, Estimate, Experience, Measured, Proposer};
 use super::{Draft, DraftWidth, Drafter};
+use crate::prefix::Observed;
 use crate::sampling::Chain;
 use glimmer_backend::Backend;
 use glimmer_model::muse::MuseText;
@@ -242,6 +243,21 @@ impl<B: Backend> Speculation<B> {
         }
         if let Some(lookup) = &mut self.lookup {
             lookup.truncate(len);
+        }
+    }
+
+    /// The drafter's context, brought up to what was verified.
+    pub fn context(&mut self, b: &B) -> Option<Observed<'_, B>> {
+        self.observe(b);
+        self.drafter.as_ref().filter(|_| !self.failed)?.context()
+    }
+
+    /// Goes on from the first `len` positions of another sequence, with what of the drafter's context is there.
+    pub fn adopt(&mut self, len: usize, (first, pages): (usize, Vec<Vec<B::KvPage>>)) {
+        self.reset();
+        (self.from, self.rows) = (len, 0);
+        if let Some(drafter) = &mut self.drafter {
+            drafter.adopt(len, first, pages);
         }
     }
 

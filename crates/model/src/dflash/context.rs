@@ -1,7 +1,7 @@
 //! What a drafter remembers of the verified sequence: keys and values of its layers, by absolute position.
 
 use crate::kv_pages::KvPages;
-use glimmer_backend::{Backend, BackendError, KvSpec, KvType, KvTypes};
+use glimmer_backend::{Backend, BackendError, KvSpec, KvType, KvTypes, PAGE};
 use std::ops::Range;
 
 /// Context keys and values of every drafter layer.
@@ -39,6 +39,21 @@ impl<B: Backend> Context<B> {
     pub fn held(&self) -> Range<usize> {
         let pages = self.layers.first().map_or(0..0, |layer| layer.positions());
         self.start.max(pages.start).min(self.end)..self.end
+    }
+
+    /// Its layers.
+    pub fn layers(&self) -> &[KvPages<B>] {
+        &self.layers
+    }
+
+    /// Takes over the context of another sequence, which ends at `len`: for each layer its pages from page `first` on. Without any,
+    /// the context begins there.
+    pub fn adopt(&mut self, len: usize, first: usize, pages: Vec<Vec<B::KvPage>>) {
+        self.restart(len);
+        if pages.len() == self.layers.len() && first * PAGE < len {
+            self.start = first * PAGE;
+            self.layers.iter_mut().zip(pages).for_each(|(layer, pages)| layer.adopt(first, pages));
+        }
     }
 
     /// Forgets everything.
