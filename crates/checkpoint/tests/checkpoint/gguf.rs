@@ -363,15 +363,31 @@ fn small() -> Vec<u8> {
     small.bytes()
 }
 
+/// A vision tower, with a matrix that has a scale of its own.
+fn small_projector() -> Vec<u8> {
+    let f32 = Encoding::Dense(FloatType::F32);
+    let mut small = Gguf::new("clip");
+    small.set("clip.projector_type", Meta::Text("muse-glimmer".into()));
+    small.set("clip.vision.embedding_length", Meta::U32(8));
+    small.set("clip.vision.attention.head_count", Meta::U32(2));
+    small.set("clip.vision.image_size", Meta::U32(56));
+    small.tensor("v.blk.0.attn_q.weight", &[8, 64], Encoding::Ggml(GgmlType::NvFp4), &[1.0; 512]);
+    small.tensor("v.blk.0.attn_q.bias", &[8], f32, &[1.0; 8]);
+    small.tensor("v.blk.0.attn_q.scale", &[1], f32, &[0.5]);
+    small.tensor("mm.0.weight", &[2, 4], f32, &[1.0; 8]);
+    small.bytes()
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_damage_makes_it_panic(
         flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..6),
         cut in prop::option::of(any::<prop::sample::Index>()),
+        vision in any::<bool>(),
     ) {
-        let mut bytes = small();
+        let mut bytes = if vision { small_projector() } else { small() };
         for (at, bit) in flips {
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;
@@ -398,6 +414,10 @@ proptest! {
 }
 
 #[test]
-fn the_undamaged_small_file_opens() {
+fn the_undamaged_small_files_open() {
     assert_eq!(open_bytes(&small()).unwrap().tensors().len(), 2);
+    let projector = open_bytes(&small_projector()).unwrap();
+    assert_eq!(projector.tensors().len(), 3);
+    let query = projector.read("model.vision_tower.layers.0.attn.q_proj.weight").unwrap();
+    assert!(query.parts().global_scale == Some(0.5) && query.view().to_f32().iter().all(|&w| (w - 0.5).abs() < 0.1));
 }
