@@ -188,6 +188,23 @@ fn what_changes_is_noticed() {
 }
 
 #[test]
+fn costs_that_change_are_noticed() {
+    let (cheap, dear) = (&WORLDS[0], &WORLDS[2]);
+    for (before, after) in [(cheap, dear), (dear, cheap)] {
+        let share = |seed| {
+            let mut sequence = Sequence::new(before, &Arc::new(Experience::new(BLOCK)), Drafts::Blind, seed);
+            sequence.run(600, 0.8);
+            sequence.world = after;
+            sequence.run(1000, 0.8);
+            sequence.run(2000, 0.8) / after.best(0.8)
+        };
+        let found = (0..4).map(share).sum::<f64>() / 4.0;
+        println!("{}, then {}: {found:.3}", before.name, after.name);
+        assert!(found > 0.95, "{}, then {}: {found}", before.name, after.name);
+    }
+}
+
+#[test]
 fn a_new_sequence_begins_with_what_others_taught() {
     for (world, p) in [(&WORLDS[0], 0.95), (&WORLDS[2], 0.5), (&WORLDS[6], 0.2)] {
         let experience = Arc::new(Experience::new(BLOCK));
@@ -207,7 +224,10 @@ fn nothing_is_drafted_before_plain_decoding_was_measured() {
     let mut controller = Controller::new(Arc::clone(&experience), BLOCK);
     assert_eq!(controller.plan(), 1);
     assert_eq!(controller.cut(Proposer::Lookup, &[0.9; 15]).0, 1);
-    controller.learn(&Measured { rows: 1, verify: 1.0, ..Measured::default() });
+    for verify in [7.0, 1.0, 1.0] {
+        assert_eq!(controller.plan(), 1);
+        controller.learn(&Measured { rows: 1, verify, ..Measured::default() });
+    }
     // The first drafts are narrow, whatever is hoped for.
     assert_eq!(controller.plan(), 3);
     let draft = |controller: &mut Controller, rows: usize| {
