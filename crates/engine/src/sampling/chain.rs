@@ -8,8 +8,17 @@ use super::{DrawError, Sampling, SamplingError};
 /// Logits that the confidence of a greedy proposal is normalised over.
 const CONFIDENCE_OVER: usize = 64;
 
-/// What log q counts for beside the noise when a drafter proposes. With 1, a drafter that is the target would propose its draw.
-pub const SHARPNESS: f64 = 1.0;
+/// What log q counts for beside the noise when a drafter proposes. With 1, a drafter that is the target would propose its draw;
+/// a drafter knows less than its target, and what it takes for likely is likelier. Tokens per round at temperature 1, top-p 0.95,
+/// top-k 64 (`sharpness_of_proposals`; the tiny pair has random weights):
+///
+/// | | 0.8 | 1 | 1.25 | 1.5 | 2 | without the noise |
+/// |---|---|---|---|---|---|---|
+/// | nano, width 5 | 1.809 | 1.840 | 1.857 | 1.864 | 1.850 | 1.800 |
+/// | nano, width 16 | 1.931 | 1.991 | 2.004 | 2.021 | 2.016 | 1.963 |
+/// | tiny, width 5 | 1.024 | 1.021 | 1.019 | 1.017 | 1.013 | 1.005 |
+/// | tiny, width 8 | 1.023 | 1.022 | 1.021 | 1.018 | 1.015 | 1.005 |
+pub const SHARPNESS: f64 = 1.5;
 
 /// The processors of one sequence, their state, and its noise.
 ///

@@ -165,6 +165,22 @@ fn pending_tokens_count_as_output_and_change_nothing() {
 }
 
 #[test]
+fn sharp_proposals_are_likelier_and_draws_stay_as_they_are() {
+    let logits = [2.0, 1.5, 1.0, 0.5, 0.0];
+    let mass = |sharpness: f64| {
+        let mut chain = chain(Sampling { top_p: 1.0, ..Sampling::default() }, 5).with_sharpness(sharpness);
+        (0..4000).map(|at| chain.propose(&logits, at, &[]).expect("a token").probability).sum::<f64>()
+    };
+    let masses = [0.0, 0.5, 1.0, 1.5, 4.0, 1e9].map(mass);
+    assert!(masses.is_sorted_by(|a, b| a < b), "{masses:?}");
+    let draws = |sharpness: f64| {
+        let mut chain = chain(Sampling::default(), 5).with_sharpness(sharpness);
+        (0..99).map(|at| chain.draw(&logits, at).expect("a token")).collect::<Vec<_>>()
+    };
+    assert_eq!(draws(1.0), draws(7.0));
+}
+
+#[test]
 fn a_proposal_says_how_likely_it_is() {
     // Weights 4, 2, 1, 1: a greedy proposal has 1 / 2 of the mass at temperature 1.
     let logits = [0.0, 2f32.ln(), 4f32.ln(), 0.0];

@@ -77,14 +77,19 @@ impl Costs {
         }
     }
 
-    /// Whether this many rows were ever measured.
+    /// Whether this many rows were measured often enough to be believed.
     pub fn knows(&self, rows: usize) -> bool {
-        self.widths.get(rows).is_some_and(|samples| !samples.last.is_empty())
+        self.widths.get(rows).is_some_and(|samples| samples.last.len() >= HOPE.len())
+    }
+
+    /// Rounds since this many rows were measured.
+    pub fn age(&self, rows: usize, round: u64) -> u64 {
+        self.widths.get(rows).map_or(u64::MAX, |samples| round.saturating_sub(samples.round))
     }
 
     /// The most rows that were ever measured.
     pub fn widest(&self) -> usize {
-        (0..self.widths.len()).rev().find(|&rows| self.knows(rows)).unwrap_or(0)
+        self.widths.iter().rposition(|samples| !samples.last.is_empty()).unwrap_or(0)
     }
 
     /// The estimates. With `hope`, widths that were measured seldom are given the benefit of the doubt: it is not believed that

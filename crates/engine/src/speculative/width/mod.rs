@@ -21,17 +21,25 @@ const MARGIN: f64 = 1.02;
 const WAIT: (usize, usize) = (8, 128);
 /// Proposals that a round without a draft counts for, when it comes to how sure the odds still are.
 const IDLE: usize = 5;
+/// Rounds after which plain decoding is measured once more.
+const PLAIN: u64 = 128;
 /// In one of so many drafted rounds, costs that are little known are hoped to be low.
 const HOPE: usize = 4;
-/// How far odds are thought to be above what they seem, in standard deviations: what is tried is learned about, what is not tried
-/// stays as it seems. First as a rule, then where costs are hoped to be low.
-const DEVIATIONS: (f64, f64) = (0.75, 1.0);
+/// How far odds are thought to be above what they seem, in standard deviations: what is tried is learned about, what is not
+/// stays as it seems. While drafting is on, while it is off, and where costs are hoped to be low.
+const BELIEF: Belief = Belief { on: 0.75, off: 0.25, hoping: 1.0 };
 /// The share of the time that attempts may cost while drafting is off.
 const ATTEMPTS: f64 = 0.015;
 /// How fast the experience follows a sequence, by the round.
 const FOLLOW: f64 = 0.05;
 /// How sure a drafter is thought to be that was never asked.
 const UNKNOWN: f64 = 0.7;
+
+struct Belief {
+    on: f64,
+    off: f64,
+    hoping: f64,
+}
 
 /// Who proposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +120,7 @@ struct Prices {
 
 impl Learned {
     fn prices(&self, hope: bool) -> Prices {
-        let deviations = if hope { DEVIATIONS.1 } else { DEVIATIONS.0 };
+        let deviations = if hope { BELIEF.hoping } else { BELIEF.on };
         let [verify, draft, observe] = [&self.verify, &self.draft, &self.observe].map(|c| c.curve(self.round, hope));
         Prices { hope: deviations, verify, draft, observe }
     }
@@ -174,8 +182,8 @@ impl Controller {
     pub fn plan(&mut self) -> usize {
         let experience = Arc::clone(&self.experience);
         let learned = experience.look();
-        // Nothing can be compared before plain decoding was measured.
-        if self.block < 2 || !learned.verify.knows(1) {
+        // Nothing can be compared before plain decoding was measured, and with what it took long ago.
+        if self.block < 2 || !learned.verify.knows(1) || learned.verify.age(1, learned.round) >= PLAIN {
             return 1;
         }
         if self.off && self.idle < self.wait {
@@ -183,7 +191,7 @@ impl Controller {
         }
         let (trying, mut prices) = (self.off, learned.prices(false));
         if trying {
-            prices.hope = 0.25;
+            prices.hope = BELIEF.off;
         }
         let mut rates = self.rates(Proposer::Drafter, &prices);
         self.rate = rates.iter().copied().fold(0.0, f64::max);
@@ -211,8 +219,6 @@ impl Controller {
                 self.wait = wait;
                 return 1;
             }
-        }
-        if trying {
             self.odds[Proposer::Drafter as usize].forget((IDLE * self.idle) as f64);
         }
         self.planned += 1;

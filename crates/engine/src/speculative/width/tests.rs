@@ -145,13 +145,13 @@ fn share(world: &World, drafts: Drafts, p: f64, warm: usize) -> f64 {
         sequence.run(warm, p);
         sequence.run(3000, p) / world.best(p)
     };
-    (0..6).map(share).sum::<f64>() / 6.0
+    (0..4).map(share).sum::<f64>() / 4.0
 }
 
 #[test]
 fn the_best_fixed_width_is_reached() {
     for world in &WORLDS {
-        for p in [0.02, 0.2, 0.5, 0.8, 0.95] {
+        for p in [0.2, 0.5, 0.8, 0.95] {
             // Plain decoding has nothing to learn.
             let plain = world.best(p) == world.fixed(1, p);
             for drafts in [Drafts::Blind, Drafts::Telling] {
@@ -180,10 +180,27 @@ fn what_changes_is_noticed() {
                 sequence.run(400, after);
                 sequence.run(1000, after) / world.best(after)
             };
-            let found = (0..6).map(share).sum::<f64>() / 6.0;
+            let found = (0..4).map(share).sum::<f64>() / 4.0;
             println!("{}, {before} {after}: {found:.3}", world.name);
             assert!(found > 0.93, "{}, from {before} to {after}: {found}", world.name);
         }
+    }
+}
+
+#[test]
+fn costs_that_change_are_noticed() {
+    let (cheap, dear) = (&WORLDS[0], &WORLDS[2]);
+    for (before, after) in [(cheap, dear), (dear, cheap)] {
+        let share = |seed| {
+            let mut sequence = Sequence::new(before, &Arc::new(Experience::new(BLOCK)), Drafts::Blind, seed);
+            sequence.run(600, 0.8);
+            sequence.world = after;
+            sequence.run(1000, 0.8);
+            sequence.run(2000, 0.8) / after.best(0.8)
+        };
+        let found = (0..4).map(share).sum::<f64>() / 4.0;
+        println!("{}, then {}: {found:.3}", before.name, after.name);
+        assert!(found > 0.95, "{}, then {}: {found}", before.name, after.name);
     }
 }
 
@@ -207,7 +224,10 @@ fn nothing_is_drafted_before_plain_decoding_was_measured() {
     let mut controller = Controller::new(Arc::clone(&experience), BLOCK);
     assert_eq!(controller.plan(), 1);
     assert_eq!(controller.cut(Proposer::Lookup, &[0.9; 15]).0, 1);
-    controller.learn(&Measured { rows: 1, verify: 1.0, ..Measured::default() });
+    for verify in [7.0, 1.0, 1.0] {
+        assert_eq!(controller.plan(), 1);
+        controller.learn(&Measured { rows: 1, verify, ..Measured::default() });
+    }
     // The first drafts are narrow, whatever is hoped for.
     assert_eq!(controller.plan(), 3);
     let draft = |controller: &mut Controller, rows: usize| {

@@ -111,7 +111,7 @@ proptest! {
         s in settings(), logits in logits(), prompt in tokens(), output in tokens(), pending in tokens(), position in 0u64..1000,
     ) {
         let noise = Noise::new(s.seed, s.sample_index);
-        let mut chain = chain(s.clone(), logits.len());
+        let mut chain = chain(s.clone(), logits.len()).with_sharpness(1.0);
         chain.start(&prompt);
         output.iter().for_each(|&token| chain.accept(token));
 
@@ -136,7 +136,7 @@ proptest! {
     fn a_drafter_with_the_target_s_logits_proposes_its_draw(
         s in settings(), logits in logits(), prompt in tokens(), output in tokens(), position in any::<u64>(),
     ) {
-        let mut chain = chain(s, logits.len());
+        let mut chain = chain(s, logits.len()).with_sharpness(1.0);
         chain.start(&prompt);
         for &token in &output {
             let proposed = chain.propose(&logits, position, &[]).map(|p| p.token);
