@@ -6,7 +6,7 @@ use crate::chat::message::{Message, ReasoningStrength};
 use crate::chat::template::{ChatTemplate, RenderInput};
 use crate::inspect::{self, CacheSizes};
 use crate::memory;
-use crate::prefix::PrefixCache;
+use crate::prefix::{PrefixCache, PrefixUsage};
 use crate::sampling::Sampling;
 use crate::session::Session;
 use crate::source::Source;
@@ -271,6 +271,11 @@ impl Engine {
     /// A new sequence with an empty cache.
     pub fn session(&self) -> Result<Session, EngineError> {
         Ok(Session::new(Arc::clone(&self.loaded)))
+    }
+
+    /// What is kept for prompts that begin like earlier ones; `None` where nothing is.
+    pub fn prefix_usage(&self) -> Option<PrefixUsage> {
+        self.loaded.prefix().map(|prefix| prefix.usage())
     }
 
     /// The settings in effect.

@@ -36,6 +36,7 @@ pub use generate::{Event, Finish, Flow, Generation, Output, Request, RoundRecord
 pub use glimmer_backend::{ActivationType, Isa, KvType, KvTypes, Limits};
 pub use glimmer_checkpoint::hub;
 pub use obtain::{Obtained, PairWidth};
+pub use prefix::PrefixUsage;
 pub use session::{Prefill, Session};
 pub use source::{NanoDrafter, Source};
 pub use speculative::{DraftWidth, RoundTrace};

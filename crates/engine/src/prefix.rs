@@ -25,6 +25,17 @@ pub struct PrefixCache<B: Backend> {
     clock: u64,
 }
 
+/// What the prefix cache keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixUsage {
+    /// Pages of sequences.
+    pub pages: usize,
+    /// Bytes of keys and values; those that a running sequence shares are counted.
+    pub bytes: u64,
+    /// Bytes that may be kept.
+    pub limit: u64,
+}
+
 struct Node<B: Backend> {
     /// A page's worth, or fewer, and then there are no children.
     tokens: Vec<u32>,
@@ -62,19 +73,14 @@ impl<B: Backend> PrefixCache<B> {
         Self { nodes: Vec::new(), roots: Vec::new(), limit, bytes: 0, clock: 0 }
     }
 
-    /// Bytes that are kept. Pages that a sequence has as well are counted.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
+    /// What is kept.
+    pub fn usage(&self) -> PrefixUsage {
+        PrefixUsage { pages: self.nodes.iter().flatten().count(), bytes: self.bytes, limit: self.limit }
     }
 
     /// Bytes that may be kept.
     pub fn limit(&self) -> u64 {
         self.limit
-    }
-
-    /// Nodes that are kept.
-    pub fn pages(&self) -> usize {
-        self.nodes.iter().flatten().count()
     }
 
     /// The longest beginning of `tokens`, no longer than `most`, that is kept and that a sequence like `cache` can go on from.

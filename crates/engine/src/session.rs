@@ -99,8 +99,7 @@ impl Session {
         let mut end = prompt.len().min(start + rows);
         if self.loaded.prefix().is_some() {
             // What is kept on the way ends with a page.
-            let stop = (start / KEEP_EVERY + 1) * KEEP_EVERY;
-            end = if start < stop { end.min(stop) } else { end };
+            end = end.min((start / KEEP_EVERY + 1) * KEEP_EVERY);
         }
         let logits = if end == prompt.len() { end - start - 1..end - start } else { 0..0 };
         Want { ids: prompt[start..end].to_vec(), logits, tap: end + self.speculation.reach() > prompt.len() }
