@@ -43,8 +43,9 @@ struct Node<B: Backend> {
     children: Vec<usize>,
     /// Of every layer of the target, as far as it was held.
     target: Vec<Option<B::KvPage>>,
-    /// Of every layer of the drafter, if it had observed all of the page.
+    /// Of every layer of the drafter, which has observed the page from `observed` on.
     drafter: Vec<B::KvPage>,
+    observed: usize,
     bytes: u64,
     used: u64,
 }
@@ -55,8 +56,15 @@ pub struct Hit<B: Backend> {
     pub len: usize,
     /// For every layer of the target, the pages that [`KvCache::adopt`](glimmer_model::kv_cache::KvCache::adopt) takes.
     target: Vec<Vec<B::KvPage>>,
-    /// The page of the sequence that the drafter's begin with, and the pages of each of its layers.
-    drafter: (usize, Vec<Vec<B::KvPage>>),
+    drafter: Continued<B>,
+}
+
+/// What a drafter's context can go on from.
+pub struct Continued<B: Backend> {
+    /// The first position that was observed.
+    pub start: usize,
+    /// For each layer, the page that has it, and those that follow; no layers if there is nothing.
+    pub pages: Vec<Vec<B::KvPage>>,
 }
 
 /// The drafter's context of a sequence, where it has one that can be kept.
@@ -138,12 +146,19 @@ impl<B: Backend> PrefixCache<B> {
             let pages = layer.first_page(len)..end;
             pages.filter_map(|page| self.page(path, page)?.target[i].clone()).collect()
         });
-        let has = |page: &usize| self.page(path, *page).is_some_and(|node| !node.drafter.is_empty());
-        let first = (0..end).rev().take_while(has).last().unwrap_or(end);
-        let count = self.page(path, first).map_or(0, |node| node.drafter.len());
-        let drafter = (0..count)
+        let (mut first, mut start) = (end, len);
+        while let Some(node) = first.checked_sub(1).and_then(|page| self.page(path, page))
+            && !node.drafter.is_empty()
+            && (first == end || start.is_multiple_of(PAGE))
+        {
+            first -= 1;
+            start = first * PAGE + node.observed;
+        }
+        let layers = self.page(path, first).map_or(0, |node| node.drafter.len());
+        let pages = (0..layers)
             .map(|layer| (first..end).filter_map(|page| self.page(path, page)?.drafter.get(layer).cloned()).collect());
-        Hit { len, target: target.collect(), drafter: (first, drafter.collect()) }
+        let drafter = Continued { start, pages: pages.collect() };
+        Hit { len, target: target.collect(), drafter }
     }
 
     /// Keeps what `cache` and the drafter hold of `tokens`, all of them.
@@ -159,13 +174,11 @@ impl<B: Backend> PrefixCache<B> {
         let mut parent: Option<usize> = None;
         for (page, tokens) in tokens.chunks(PAGE).enumerate() {
             let target: Vec<_> = cache.layers().iter().map(|layer| layer.pages().page(page).cloned()).collect();
-            let observed = drafter.as_ref().filter(|drafter| {
-                let positions = page * PAGE..page * PAGE + tokens.len();
-                drafter.held.start <= positions.start && positions.end <= drafter.held.end
-            });
-            let pages: Option<Vec<_>> = observed
-                .map(|drafter| drafter.layers.iter().map(|layer| layer.page(page).cloned()).collect())
-                .unwrap_or_default();
+            let (start, end) = (page * PAGE, page * PAGE + tokens.len());
+            let observed = drafter.as_ref().filter(|of| of.held.start < end && end <= of.held.end);
+            let from = observed.map_or(0, |of| of.held.start.saturating_sub(start));
+            let pages: Option<Vec<_>> =
+                observed.and_then(|of| of.layers.iter().map(|layer| layer.page(page).cloned()).collect());
             let at = self.place(parent, tokens, &target);
             let Some(node) = &mut self.nodes[at] else { return };
             node.used = self.clock;
@@ -176,8 +189,8 @@ impl<B: Backend> PrefixCache<B> {
                     *had = new;
                 }
             });
-            if node.drafter.is_empty() {
-                node.drafter = pages.unwrap_or_default();
+            if let Some(pages) = pages.filter(|_| node.drafter.is_empty() || from < node.observed) {
+                (node.drafter, node.observed) = (pages, from);
             }
             let held = node.target.iter().flatten().count() as u64;
             self.bytes -= node.bytes;
@@ -211,6 +224,7 @@ impl<B: Backend> PrefixCache<B> {
             children: Vec::new(),
             target: Vec::new(),
             drafter: Vec::new(),
+            observed: 0,
             bytes: 0,
             used: self.clock,
         };
@@ -256,9 +270,8 @@ impl<B: Backend> PrefixCache<B> {
 }
 
 impl<B: Backend> Hit<B> {
-    /// Lets an empty `cache` go on from here, and gives what the drafter's context can go on from: the page that its pages begin
-    /// with, and those of each of its layers.
-    pub fn adopt(self, cache: &mut TextCache<B>) -> (usize, Vec<Vec<B::KvPage>>) {
+    /// Lets an empty `cache` go on from here, and gives what the drafter's context can go on from.
+    pub fn adopt(self, cache: &mut TextCache<B>) -> Continued<B> {
         for (layer, pages) in cache.layers_mut().iter_mut().zip(self.target) {
             layer.adopt(self.len, pages);
         }

@@ -1,7 +1,7 @@
 //! DFlash, of either version, as a [`Drafter`].
 
 use super::{Draft, DraftError, Drafter, DrafterModel};
-use crate::prefix::Observed;
+use crate::prefix::{Continued, Observed};
 use crate::sampling::Chain;
 use glimmer_backend::{Backend, CpuBackend, KvSpec, KvType, KvTypes};
 use glimmer_checkpoint::Checkpoint;
@@ -129,7 +129,7 @@ impl<B: Backend> Drafter<B> for DFlashDrafter<B> {
         Some(Observed { layers: self.context.layers(), held: self.context.held() })
     }
 
-    fn adopt(&mut self, len: usize, first: usize, pages: Vec<Vec<B::KvPage>>) {
-        self.context.adopt(len, first, pages);
+    fn adopt(&mut self, len: usize, from: Continued<B>) {
+        self.context.adopt(len, from.start, from.pages);
     }
 }

@@ -17,7 +17,7 @@ pub(crate) use speculation::{Place, Proposed, Speculation};
 pub(crate) use width::Experience;
 pub use width::{Estimate, Proposer};
 
-use crate::prefix::Observed;
+use crate::prefix::{Continued, Observed};
 use crate::sampling::{Chain, DrawError};
 use crate::{EngineError, suspicion};
 use glimmer_backend::Backend;
@@ -91,8 +91,8 @@ pub trait Drafter<B: Backend>: Send {
     fn reset(&mut self);
     /// Its context, where it has one that other sequences can go on from.
     fn context(&self) -> Option<Observed<'_, B>>;
-    /// Takes over such a context, of the first `len` positions: the page that the pages of its layers begin with, and those.
-    fn adopt(&mut self, len: usize, first: usize, pages: Vec<Vec<B::KvPage>>);
+    /// Takes over such a context, of the first `len` positions.
+    fn adopt(&mut self, len: usize, from: Continued<B>);
 }
 
 /// What a drafter proposes.

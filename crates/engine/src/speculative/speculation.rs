@@ -3,7 +3,7 @@
 use super::ngram::{self, Lookup};
 use super::width::{Controller, Estimate, Experience, Measured, Proposer};
 use super::{Draft, DraftWidth, Drafter};
-use crate::prefix::Observed;
+use crate::prefix::{Continued, Observed};
 use crate::sampling::Chain;
 use glimmer_backend::Backend;
 use glimmer_model::muse::MuseText;
@@ -253,11 +253,11 @@ impl<B: Backend> Speculation<B> {
     }
 
     /// Goes on from the first `len` positions of another sequence, with what of the drafter's context is there.
-    pub fn adopt(&mut self, len: usize, (first, pages): (usize, Vec<Vec<B::KvPage>>)) {
+    pub fn adopt(&mut self, len: usize, from: Continued<B>) {
         self.reset();
         (self.from, self.rows) = (len, 0);
         if let Some(drafter) = &mut self.drafter {
-            drafter.adopt(len, first, pages);
+            drafter.adopt(len, from);
         }
     }
 

@@ -46,13 +46,13 @@ impl<B: Backend> Context<B> {
         &self.layers
     }
 
-    /// Takes over the context of another sequence, which ends at `len`: for each layer its pages from page `first` on. Without any,
-    /// the context begins there.
-    pub fn adopt(&mut self, len: usize, first: usize, pages: Vec<Vec<B::KvPage>>) {
+    /// Takes over the context of another sequence, which was observed from `start` to `len`: for each layer the page that has
+    /// `start`, and those that follow. Without any, the context begins at `len`.
+    pub fn adopt(&mut self, len: usize, start: usize, pages: Vec<Vec<B::KvPage>>) {
         self.restart(len);
-        if pages.len() == self.layers.len() && first * PAGE < len {
-            self.start = first * PAGE;
-            self.layers.iter_mut().zip(pages).for_each(|(layer, pages)| layer.adopt(first, pages));
+        if pages.len() == self.layers.len() && start < len {
+            self.start = start;
+            self.layers.iter_mut().zip(pages).for_each(|(layer, pages)| layer.adopt(start / PAGE, pages));
         }
     }
 
