@@ -4,13 +4,13 @@ use crate::engine::{Active, Geometry};
 use crate::speculative::{self, Bound};
 use crate::step::{Matrices, Work};
 use crate::{EngineError, EngineOptions, engine};
-use glimmer_backend::{ActivationType, KvTypes};
+use glimmer_backend::{ActivationType, KvTypes, PAGE};
 use glimmer_checkpoint::{Checkpoint, TensorInfo};
 use glimmer_encoding::Encoding;
 use glimmer_model::ModelError;
 pub use glimmer_model::dflash::DFlashConfig;
 pub use glimmer_model::kv_cache::Span;
-use glimmer_model::kv_cache::positions_needed;
+use glimmer_model::kv_cache::pages_needed;
 use glimmer_model::muse::{self, MuseConfig, TextConfig, VisionConfig};
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ impl CacheSizes {
         let per_position = text.num_key_value_heads as u64 * of_a_head as u64;
         let (mut full, mut sliding) = (0u64, 0u64);
         for layer in &text.layers {
-            let positions = positions_needed(layer.span, geometry.positions(), geometry.widest()) as u64;
+            let positions = (PAGE * pages_needed(layer.span, geometry.positions(), geometry.widest())) as u64;
             let sum = match layer.span {
                 Span::Full => &mut full,
                 Span::Sliding(_) => &mut sliding,

@@ -27,6 +27,8 @@ mod real_tokenizer;
 mod sampling;
 mod scheduler;
 mod score;
+#[cfg(target_os = "linux")]
+mod soak;
 mod speculation;
 mod step;
 mod stops;

@@ -22,7 +22,7 @@ fn large() -> Gguf {
 }
 
 /// Anonymous memory of this process that is in use, in bytes.
-fn anonymous() -> u64 {
+pub fn anonymous() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10

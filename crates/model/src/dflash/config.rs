@@ -2,6 +2,7 @@
 
 use crate::ModelError;
 use crate::muse::TextConfig;
+use glimmer_backend::PAGE;
 use glimmer_checkpoint::{Checkpoint, Error, Fields, TensorSpec};
 use std::fmt::Display;
 
@@ -185,7 +186,9 @@ impl DFlashConfig {
     /// Bytes of a session's context: keys and values of every layer, in f32.
     pub fn context_bytes(&self) -> u64 {
         let per_position = 2 * 4 * self.num_key_value_heads * self.head_dim * self.num_hidden_layers;
-        (self.reach() + self.block_size) as u64 * per_position as u64
+        // What is kept, as much again while it is observed at once, and both begin within a page.
+        let pages = (2 * (self.reach() + self.block_size)).div_ceil(PAGE) + 1;
+        (pages * PAGE) as u64 * per_position as u64
     }
 
     /// Every tensor of the drafter.
