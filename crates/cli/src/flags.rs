@@ -9,6 +9,9 @@ use std::ffi::{OsStr, OsString};
 /// One-letter flags that a number may follow without a space.
 const NUMERIC: [&str; 5] = ["-b", "-c", "-n", "-s", "-t"];
 
+/// A flag of `bench` that means something else to those who `run`.
+const REPETITIONS: &str = "-r";
+
 /// The flags that the parser knows, with their dashes.
 pub struct Known {
     all: Vec<String>,
@@ -17,7 +20,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// The flags of `run`. Other commands have a few of their own, but none of one letter that takes a number.
+    /// The flags of `run`. Other commands have a few of their own; their numbers stand apart.
     pub fn of(command: &Command) -> Self {
         let mut known = Self { all: Vec::new(), short_with_value: Vec::new() };
         for arg in command.find_subcommand("run").into_iter().flat_map(Command::get_arguments) {
@@ -57,6 +60,8 @@ pub fn normalise(typed: impl IntoIterator<Item = OsString>, known: &Known) -> Re
     let mut literal = false;
     let mut typed = typed.into_iter();
     let program = typed.next();
+    let mut typed = typed.peekable();
+    let measuring = typed.peek().is_some_and(|command| command == "bench");
     let rest = typed.map(|arg| {
         literal |= arg == "--";
         if literal || !arg.as_encoded_bytes().starts_with(b"-") {
@@ -67,7 +72,7 @@ pub fn normalise(typed: impl IntoIterator<Item = OsString>, known: &Known) -> Re
             Some((name, value)) => (name, Some(value)),
             None => (&*text, None),
         };
-        if let Some(refusal) = refusal(name) {
+        if let Some(refusal) = refusal(name).filter(|_| !(measuring && name == REPETITIONS)) {
             return Err(refusal);
         }
         if let (Some((_, known)), Some(_)) = (SPELLINGS.iter().find(|(spelling, _)| *spelling == name), arg.to_str()) {
@@ -142,6 +147,9 @@ mod tests {
             "-xyz",
         ];
         assert_eq!(normalised(&typed).unwrap(), known);
+        let repeated =
+            |command: &str| normalise(["glimmer", command, "-r", "5"].map(OsString::from), &Known::of(&Cli::command()));
+        assert!(repeated("run").is_err() && repeated("bench").is_ok());
         let program = normalise(["-login".into()], &Known::of(&Cli::command()));
         assert_eq!(program, Ok(vec!["-login".into()]));
     }

@@ -55,10 +55,7 @@ fn perform() -> Outcome {
         }
         Command::Score(args) => score::score(*args, &around, &signals::install()?),
         Command::Quantize(args) => quantize::quantize(args, &around, &signals::install()?),
-        Command::Bench(args::Bench::Step(args)) => {
-            signals::install()?;
-            bench::step(*args, &around)
-        }
+        Command::Bench(args) => bench::bench(*args, &around, &signals::install()?),
         Command::Pull(args) => {
             signals::install()?;
             models::pull(args)

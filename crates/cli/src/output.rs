@@ -73,6 +73,7 @@ impl Ran<'_> {
     /// Everything there is to know.
     pub fn json(&self) -> Value {
         let Generation { token_ids, text, reasoning, tool_messages, finish, rounds, .. } = self.generation;
+        let framing = if self.chat { "chat" } else { "raw" };
         let mut all = Map::new();
         all.insert("token_ids".into(), json!(token_ids));
         all.insert("text".into(), json!(text));
@@ -83,7 +84,7 @@ impl Ran<'_> {
         }
         all.insert("finish_reason".into(), json!(finish.as_str()));
         all.insert("seed".into(), json!(self.request.sampling.seed));
-        all.insert("settings".into(), self.settings());
+        all.insert("settings".into(), request_json(self.settings, self.request, framing, self.effort));
         let rounds = rounds.iter().map(|round| {
             json!({
                 "width": round.width,
@@ -97,36 +98,6 @@ impl Ran<'_> {
         all.insert("timings".into(), self.timings());
         all.insert("notices".into(), json!(self.notices));
         all.insert("warnings".into(), json!(self.suspicions));
-        Value::Object(all)
-    }
-
-    fn settings(&self) -> Value {
-        let (settings, sampling, stop) = (self.settings, &self.request.sampling, &self.request.stop);
-        let drafter = settings.drafter.as_ref();
-        let bias = sampling.logit_bias.iter().map(|&(id, bias)| json!([id, decimal(bias)]));
-        let mut all = settings_json(settings);
-        all.extend(object(json!({
-            "draft_model": drafter.and_then(|drafter| drafter.model.as_ref()),
-            "draft_kind": drafter.map(|drafter| drafter.kind),
-            "draft_block_size": drafter.map(|drafter| drafter.block_size),
-            "draft_width": match self.request.width {
-                DraftWidth::Auto => json!("auto"),
-                DraftWidth::Fixed(rows) => json!(rows),
-            },
-            "framing": if self.chat { "chat" } else { "raw" },
-            "reasoning_effort": self.effort.map(ReasoningStrength::as_str),
-            "temperature": decimal(sampling.temperature),
-            "top_k": sampling.top_k,
-            "top_p": decimal(sampling.top_p),
-            "min_p": decimal(sampling.min_p),
-            "repeat_penalty": decimal(sampling.repetition_penalty),
-            "presence_penalty": decimal(sampling.presence_penalty),
-            "frequency_penalty": decimal(sampling.frequency_penalty),
-            "logit_bias": bias.collect::<Value>(),
-            "max_tokens": stop.max_tokens,
-            "stop": stop.strings,
-            "ignore_eos": stop.ignore_eos,
-        })));
         Value::Object(all)
     }
 
@@ -178,6 +149,41 @@ pub fn settings_json(settings: &Settings) -> Map<String, Value> {
     }))
 }
 
+/// The same of a request, with what it asks for.
+pub fn request_json(settings: &Settings, request: &Request, framing: &str, effort: Option<ReasoningStrength>) -> Value {
+    let (sampling, stop, drafter) = (&request.sampling, &request.stop, settings.drafter.as_ref());
+    let bias = sampling.logit_bias.iter().map(|&(id, bias)| json!([id, decimal(bias)]));
+    let mut all = settings_json(settings);
+    all.extend(object(json!({
+        "draft_model": drafter.and_then(|drafter| drafter.model.as_ref()),
+        "draft_kind": drafter.map(|drafter| drafter.kind),
+        "draft_block_size": drafter.map(|drafter| drafter.block_size),
+        "draft_width": width_json(request.width),
+        "framing": framing,
+        "reasoning_effort": effort.map(ReasoningStrength::as_str),
+        "temperature": decimal(sampling.temperature),
+        "top_k": sampling.top_k,
+        "top_p": decimal(sampling.top_p),
+        "min_p": decimal(sampling.min_p),
+        "repeat_penalty": decimal(sampling.repetition_penalty),
+        "presence_penalty": decimal(sampling.presence_penalty),
+        "frequency_penalty": decimal(sampling.frequency_penalty),
+        "logit_bias": bias.collect::<Value>(),
+        "max_tokens": stop.max_tokens,
+        "stop": stop.strings,
+        "ignore_eos": stop.ignore_eos,
+    })));
+    Value::Object(all)
+}
+
+/// Rows of a round: a number, or `auto`.
+pub fn width_json(width: DraftWidth) -> Value {
+    match width {
+        DraftWidth::Auto => json!("auto"),
+        DraftWidth::Fixed(rows) => json!(rows),
+    }
+}
+
 /// The members of an object.
 pub fn object(value: Value) -> Map<String, Value> {
     match value {
@@ -186,7 +192,7 @@ pub fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-fn per_second(count: usize, time: Duration) -> Option<f64> {
+pub fn per_second(count: usize, time: Duration) -> Option<f64> {
     (count > 0 && !time.is_zero()).then(|| count as f64 / time.as_secs_f64())
 }
 
@@ -196,7 +202,7 @@ fn decimal(number: f32) -> Value {
 }
 
 /// Of the ids in decimal, comma-separated.
-fn sha256(ids: &[u32]) -> String {
+pub fn sha256(ids: &[u32]) -> String {
     let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
     Sha256::digest(ids.join(",")).iter().fold(String::new(), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");

@@ -45,6 +45,11 @@ impl Progress {
         Self::new("measuring {bar:30} {pos} of {len} tokens{msg}", |rate| format!("{rate:.1} tok/s"))
     }
 
+    /// For texts that are continued to see how fast.
+    pub fn benchmarking() -> Self {
+        Self::new("measuring {bar:30} {pos} of {len} outputs{msg}", |rate| format!("{:.1} a minute", 60.0 * rate))
+    }
+
     /// For tokens of a prompt.
     pub fn reading() -> Self {
         Self::new("reading the prompt {bar:30} {pos} of {len} tokens{msg}", |rate| format!("{rate:.1} tok/s"))

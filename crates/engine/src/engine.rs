@@ -10,7 +10,7 @@ use crate::prefix::{PrefixCache, PrefixUsage};
 use crate::sampling::Sampling;
 use crate::session::Session;
 use crate::source::Source;
-use crate::speculative::{self, DrafterModel, Experience, NGRAM_BLOCK};
+use crate::speculative::{self, DrafterModel, Experience, NGRAM_BLOCK, Rehearsal, Rehearsed, Script};
 use crate::step::Matrices;
 use crate::suspicion;
 use crate::tokenizer::Tokenizer;
@@ -34,6 +34,8 @@ pub struct EngineOptions {
     pub drafter: Option<Source>,
     /// What followed the same tokens earlier in the sequence is proposed too: by itself, or before the drafter is asked.
     pub ngram: bool,
+    /// The drafter's proposals can be replaced by those of a [`Script`]; for measuring.
+    pub rehearsed: bool,
     /// The vision tower of a target in GGUF files, which has a file of its own (mmproj).
     pub projector: Option<Source>,
     /// Tokens that prompt and answer may have together; the default is the model's own limit.
@@ -64,6 +66,7 @@ impl EngineOptions {
             target,
             drafter: None,
             ngram: false,
+            rehearsed: false,
             projector: None,
             context: None,
             cache_keys: None,
@@ -119,6 +122,7 @@ pub(crate) struct Loaded {
     pub backend: Active,
     pub target: MuseText<Active>,
     pub drafter: Option<Arc<dyn DrafterModel<Active>>>,
+    pub rehearsal: Option<Arc<Rehearsal>>,
     pub lookup: bool,
     pub experience: Arc<Experience>,
     pub prefix: Mutex<PrefixCache<Active>>,
@@ -221,6 +225,13 @@ impl Engine {
             ),
             None => None,
         };
+        let rehearsal = options.rehearsed.then(Arc::<Rehearsal>::default);
+        let drafter = match (drafter, &rehearsal) {
+            (Some(inner), Some(rehearsal)) => {
+                Some(Arc::new(Rehearsed { inner, rehearsal: Arc::clone(rehearsal) }) as Arc<dyn DrafterModel<Active>>)
+            }
+            (drafter, _) => drafter,
+        };
         progress(LoadProgress { done: total, total });
         let mut suspicions = suspicion::of_target(&checkpoint, &config.text)?;
         if let Some(drafter) = &drafter_checkpoint {
@@ -252,6 +263,7 @@ impl Engine {
             backend,
             target,
             drafter,
+            rehearsal,
             lookup: options.ngram,
             experience: Arc::new(Experience::new(geometry.block)),
             prefix: Mutex::new(PrefixCache::new(options.prefix_cache)),
@@ -276,6 +288,14 @@ impl Engine {
     /// What is kept for prompts that begin like earlier ones; `None` where nothing is.
     pub fn prefix_usage(&self) -> Option<PrefixUsage> {
         self.loaded.prefix().map(|prefix| prefix.usage())
+    }
+
+    /// From here on the drafter of an engine that was loaded for it proposes by this script, whatever the sequence; or its own
+    /// tokens again.
+    pub fn rehearse(&self, script: Option<Script>) {
+        if let Some(rehearsal) = &self.loaded.rehearsal {
+            rehearsal.set(script);
+        }
     }
 
     /// The settings in effect.

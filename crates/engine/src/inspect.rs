@@ -5,6 +5,7 @@ use crate::speculative::{self, Bound};
 use crate::step::{Matrices, Work};
 use crate::{EngineError, EngineOptions, engine};
 use glimmer_backend::{ActivationType, KvTypes, PAGE};
+pub use glimmer_checkpoint::Fingerprint;
 use glimmer_checkpoint::{Checkpoint, TensorInfo};
 use glimmer_encoding::Encoding;
 use glimmer_model::ModelError;
@@ -164,6 +165,13 @@ pub fn inspect(options: &EngineOptions) -> Result<Report, EngineError> {
         bytes: all.iter().map(|t| t.byte_len() as u64).sum(),
         encodings: by_encoding(all).into_iter().map(|(name, (n, bytes))| (name, n, bytes)).collect(),
     })
+}
+
+/// What tells the target, and the drafter if there is one, from others.
+pub fn fingerprints(options: &EngineOptions) -> Result<(Fingerprint, Option<Fingerprint>), EngineError> {
+    let target = options.open_target()?.fingerprint()?;
+    let drafter = options.open_drafter()?.map(|drafter| drafter.fingerprint()).transpose()?;
+    Ok((target, drafter))
 }
 
 fn elements(info: &TensorInfo) -> u64 {

@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::sampling::argmax;
 use crate::{Engine, EngineError, memory};
 use glimmer_backend::{Backend, Buffer, Limits};
-use glimmer_kernels::limits::cpu_time;
+pub use glimmer_kernels::limits::cpu_time;
 use glimmer_model::muse::TextCache;
 use glimmer_model::observe::Unobserved;
 use std::ops::Range;
@@ -110,6 +110,30 @@ pub struct Timing {
     pub cpu: Option<Duration>,
 }
 
+/// Tokens to be timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenPlan {
+    /// Positions in the cache before them, filled with random keys and values.
+    pub depth: usize,
+    /// Tokens of a prompt; 0 for none.
+    pub prefill: usize,
+    /// Tokens that are decoded one after the other; 0 for none.
+    pub decode: usize,
+    /// How often each is timed.
+    pub repeats: usize,
+    /// Decides tokens, keys and values.
+    pub seed: u64,
+}
+
+/// How long tokens took, each time that they were timed; nothing where there were none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenTimes {
+    /// The prompt's.
+    pub prefill: Vec<Duration>,
+    /// Those that were decoded.
+    pub decode: Vec<Duration>,
+}
+
 impl StepReport {
     /// The shortest time that passes should take whose rows meet the layers `rows` times and the head `logits` times, in one
     /// pass: the larger of reading at [`READ_SHARE`] and multiplying at [`PRODUCT_SHARE`] of the limits.
@@ -144,25 +168,28 @@ impl Engine {
     pub fn time_steps(&self, plan: &StepPlan) -> Result<StepReport, EngineError> {
         let loaded = &*self.loaded;
         check(plan, loaded)?;
-        let mut bench = Bench::new(loaded, plan)?;
+        let mut bench = Bench::new(loaded, plan.depth, plan.seed)?;
+        let buffer = buffer(loaded)?;
+        let measure = || loaded.backend.limits(&buffer);
         let mut widths = vec![Vec::new(); plan.widths.len()];
         let mut limits = Vec::new();
         // Everything once, untimed: memory is touched, clocks go up.
         for &rows in &plan.widths {
             bench.pass(plan.depth, rows)?;
         }
-        bench.limits();
+        measure();
         let started = Instant::now();
         let mut rounds = 0;
         while rounds < plan.rounds || started.elapsed() < plan.time {
             for (&rows, samples) in plan.widths.iter().zip(&mut widths) {
                 samples.push(bench.pass(plan.depth, rows)?);
             }
-            limits.push(bench.limits());
+            limits.push(measure());
             rounds += 1;
         }
-        let decode = bench.repeat(plan.depth, plan.decode, &mut limits, Bench::decode)?;
-        let prefill = bench.repeat(plan.depth, plan.prefill, &mut limits, Bench::prefill)?;
+        let mut again = || limits.push(measure());
+        let decode = bench.repeat(plan.depth, plan.decode, &mut again, Bench::decode)?;
+        let prefill = bench.repeat(plan.depth, plan.prefill, &mut again, Bench::prefill)?;
         let of = |at: fn(&Limits) -> f64| {
             let mut all: Vec<f64> = limits.iter().map(at).collect();
             all.sort_by(f64::total_cmp);
@@ -179,7 +206,36 @@ impl Engine {
             rounds,
         })
     }
+
+    /// Times a prompt, and tokens that are decoded, by turns. The engine's context has to have room for them.
+    pub fn time_tokens(&self, plan: &TokenPlan) -> Result<TokenTimes, EngineError> {
+        let TokenPlan { depth, prefill, decode, repeats, seed } = *plan;
+        let loaded = &*self.loaded;
+        check_depth(depth, prefill.max(decode), loaded)?;
+        let mut bench = Bench::new(loaded, depth, seed)?;
+        let mut times = TokenTimes::default();
+        // The first round is not timed: memory is touched, clocks go up.
+        for round in 0..=repeats {
+            let counts = if round == 0 { (prefill, decode.min(WARM_UP)) } else { (prefill, decode) };
+            for (tokens, work, times) in [
+                (counts.0, Bench::prefill as Timed<'_>, &mut times.prefill),
+                (counts.1, Bench::decode as Timed<'_>, &mut times.decode),
+            ] {
+                if tokens > 0 {
+                    let sample = work(&mut bench, depth, tokens)?;
+                    times.extend((round > 0).then_some(sample.wall));
+                }
+            }
+        }
+        Ok(times)
+    }
 }
+
+/// Something that is timed, at a depth, of so many tokens.
+type Timed<'a> = fn(&mut Bench<'a>, usize, usize) -> Result<Sample, EngineError>;
+
+/// Tokens that are decoded before any are timed.
+const WARM_UP: usize = 4;
 
 /// What the processor calls itself, where the system says so.
 pub fn cpu_model() -> Option<String> {
@@ -195,7 +251,7 @@ const BUFFER: u64 = 1 << 30;
 
 /// Refuses what the engine was not made for.
 fn check(plan: &StepPlan, loaded: &Loaded) -> Result<(), EngineError> {
-    let (context, widest) = (loaded.geometry.context, loaded.geometry.widest());
+    let widest = loaded.geometry.widest();
     let range = |what, found, expected| Err(EngineError::Range { what, found, expected });
     if let Some(&rows) = plan.widths.iter().find(|rows| !(1..=widest).contains(rows)) {
         return range("the width of a pass", rows, format!("1 to {widest}, the rows that one pass may have"));
@@ -203,22 +259,30 @@ fn check(plan: &StepPlan, loaded: &Loaded) -> Result<(), EngineError> {
     if plan.widths.is_empty() || plan.rounds == 0 {
         return range("the number of passes", 0, "at least 1".into());
     }
-    let longest = plan.widths.iter().copied().chain([plan.prefill, plan.decode]).max().unwrap_or(0);
-    if plan.depth.saturating_add(longest) > context {
-        let most = context.saturating_sub(longest);
-        return range(
-            "the depth",
-            plan.depth,
-            format!("at most {most}, which leaves {longest} of {context} positions"),
-        );
+    check_depth(plan.depth, plan.widths.iter().copied().chain([plan.prefill, plan.decode]).max().unwrap_or(0), loaded)
+}
+
+/// Refuses a depth that leaves no room for the longest pass.
+fn check_depth(depth: usize, longest: usize, loaded: &Loaded) -> Result<(), EngineError> {
+    let context = loaded.geometry.context;
+    if depth.saturating_add(longest) <= context {
+        return Ok(());
     }
-    Ok(())
+    let most = context.saturating_sub(longest);
+    let expected = format!("at most {most}, which leaves {longest} of {context} positions");
+    Err(EngineError::Range { what: "the depth", found: depth, expected })
+}
+
+/// What the bandwidth is measured on.
+fn buffer(loaded: &Loaded) -> Result<Buffer, EngineError> {
+    let bytes = memory::available().map_or(BUFFER, |available| BUFFER.min(available / 4)) as usize;
+    let what = "the measurement of the memory";
+    Ok(loaded.backend.buffer(bytes).ok_or(glimmer_backend::BackendError::Memory { what, bytes })?)
 }
 
 struct Bench<'a> {
     loaded: &'a Loaded,
     cache: TextCache<crate::engine::Active>,
-    buffer: Buffer,
     random: Random,
 }
 
@@ -230,14 +294,11 @@ struct Sample {
 }
 
 impl<'a> Bench<'a> {
-    fn new(loaded: &'a Loaded, plan: &StepPlan) -> Result<Self, EngineError> {
+    fn new(loaded: &'a Loaded, depth: usize, seed: u64) -> Result<Self, EngineError> {
         let (positions, widest) = (loaded.geometry.positions(), loaded.geometry.widest());
         let cache = loaded.target.cache(positions, widest, loaded.settings.cache);
-        let bytes = memory::available().map_or(BUFFER, |available| BUFFER.min(available / 4)) as usize;
-        let what = "the measurement of the memory";
-        let buffer = loaded.backend.buffer(bytes).ok_or(glimmer_backend::BackendError::Memory { what, bytes })?;
-        let mut bench = Self { loaded, cache, buffer, random: Random::new(plan.seed) };
-        bench.fill(plan.depth)?;
+        let mut bench = Self { loaded, cache, random: Random::new(seed) };
+        bench.fill(depth)?;
         Ok(bench)
     }
 
@@ -250,10 +311,6 @@ impl<'a> Bench<'a> {
     /// Back to `depth` positions.
     fn rewind(&mut self, depth: usize) -> Result<(), EngineError> {
         self.cache.truncate(depth).or_else(|_| self.fill(depth))
-    }
-
-    fn limits(&mut self) -> Limits {
-        self.loaded.backend.limits(&self.buffer)
     }
 
     fn ids(&mut self, count: usize) -> Vec<u32> {
@@ -299,16 +356,16 @@ impl<'a> Bench<'a> {
         Ok(sample)
     }
 
-    /// The same tokens' worth of work a few times, the limits before each; `None` for no tokens.
+    /// The same tokens' worth of work a few times, after `before` each; `None` for no tokens.
     fn repeat(
         &mut self,
         depth: usize,
         tokens: usize,
-        limits: &mut Vec<Limits>,
-        work: fn(&mut Self, usize, usize) -> Result<Sample, EngineError>,
+        before: &mut dyn FnMut(),
+        work: Timed<'a>,
     ) -> Result<Option<Timing>, EngineError> {
         let mut sample = |_| {
-            limits.push(self.limits());
+            before();
             work(self, depth, tokens)
         };
         if tokens == 0 {

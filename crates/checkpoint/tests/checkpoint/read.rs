@@ -242,3 +242,12 @@ fn quantized_drafters_and_global_scales() {
     assert_eq!(rows.read(0..1, &mut scratch).unwrap().to_f32(), vec![1.0; 16]);
     assert_eq!(checkpoint.tensor("fc.weight").unwrap().byte_len(), 8 + 1 + 4);
 }
+
+#[test]
+fn a_fingerprint_tells_checkpoints_apart() {
+    let nano = |part: &str| open(&root().join("nano").join(part)).unwrap();
+    let print = nano("target").fingerprint().unwrap();
+    assert_eq!(print, nano("target").fingerprint().unwrap());
+    assert!(print.data && print.sha256.len() == 64 && print.bytes > 8_000_000, "{print:?}");
+    assert_ne!(print.sha256, nano("assistant").fingerprint().unwrap().sha256);
+}

@@ -1,95 +1,133 @@
 //! How fast a model runs here.
 
-mod record;
+mod chart;
+mod pairs;
+mod prompts;
+mod row;
+mod set;
+mod spread;
+mod step;
 mod table;
+mod tokens;
 
-use crate::args::StepArgs;
+use crate::args::{Bench, BenchArgs};
 use crate::failure::{Failure, Outcome};
-use crate::output::start_line;
-use crate::plan::{Surroundings, source, with_machine, with_passes};
-use crate::progress::Progress;
-use crate::{models, terminal};
-use glimmer_engine::inspect::{self, Part};
-use glimmer_engine::step::{StepPlan, StepReport};
-use glimmer_engine::{Engine, EngineOptions, Settings};
-use record::Record;
-use std::time::{Duration, Instant};
+use crate::plan::Surroundings;
+use crate::signals::Interrupt;
+use crate::terminal;
+use glimmer_engine::Settings;
+use glimmer_engine::inspect::{Fingerprint, Report};
+use glimmer_engine::step::cpu_model;
+use serde_json::{Value, json};
+use std::env::consts::{ARCH, OS};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// A finished measurement and what it was of.
-struct Measured<'a> {
-    settings: &'a Settings,
-    /// `layers x hidden x intermediate`
-    shape: String,
-    plan: &'a StepPlan,
-    report: StepReport,
+/// Does what `bench` says.
+pub fn bench(args: BenchArgs, around: &Surroundings, interrupt: &Interrupt) -> Outcome {
+    match args {
+        BenchArgs { other: Some(Bench::Step(args)), .. } => step::step(*args, around),
+        args if args.tokens.prefill.is_some() || args.tokens.depth.is_some() => tokens::tokens(args, around),
+        args => set::set(args, around, interrupt),
+    }
+}
+
+/// What all rows of a measurement have in common.
+struct Common {
+    machine: Value,
+    checkpoints: Value,
     load: Duration,
 }
 
-/// Does what `bench step` says.
-pub fn step(args: StepArgs, around: &Surroundings) -> Outcome {
-    let (json, record) = (args.json, args.record.clone());
-    let (mut options, plan) = understand(args, around)?;
-    models::obtain(&mut options, false)?;
-    let shape = preflight(&mut options, &plan)?;
-    let record = record.map(|dir| Record::new(&dir)).transpose()?;
-    let started = Instant::now();
-    let mut progress = Progress::loading();
-    let engine = Engine::load(&options, &mut |loaded| progress.update(loaded.done, loaded.total))?;
-    drop(progress);
-    let load = started.elapsed();
-    terminal::say(&terminal::on_one_line(&start_line(engine.settings(), 1.into())));
-    let report = engine.time_steps(&plan)?;
-    let measured = Measured { settings: engine.settings(), shape, plan: &plan, report, load };
-    match json {
-        true => terminal::print(&format!("{}\n", table::json(&measured)))?,
-        false => terminal::print(&table::table(&measured))?,
-    }
-    record.map_or(Ok(()), |record| record.append(&measured))
-}
-
-fn understand(args: StepArgs, around: &Surroundings) -> Outcome<(EngineOptions, StepPlan)> {
-    let target = source(args.first.or(args.model).unwrap_or_else(|| "nano".into()), around)?;
-    let plan = StepPlan {
-        widths: args.widths.iter().map(|&rows| rows as usize).collect(),
-        depth: args.depth as usize,
-        prefill: args.prefill as usize,
-        decode: args.decode as usize,
-        rounds: args.iterations as usize,
-        time: args.seconds,
-        seed: args.seed,
-    };
-    for (i, rows) in plan.widths.iter().enumerate() {
-        if plan.widths[..i].contains(rows) {
-            return Err(Failure::Usage(format!("--widths: {rows} twice")));
+impl Common {
+    fn new(settings: &Settings, (target, drafter): &(Fingerprint, Option<Fingerprint>), load: Duration) -> Self {
+        let print = |print: &Fingerprint| {
+            json!({
+                "name": print.label,
+                "bytes": print.bytes,
+                "sha256": print.sha256,
+                "sha256_of": if print.data { "configuration, tensor table and data" } else { "configuration and tensor table" },
+            })
+        };
+        Self {
+            machine: json!({
+                "cpu": cpu_model(),
+                "cores": std::thread::available_parallelism().ok().map(usize::from),
+                "threads": settings.threads,
+                "isa": settings.isa.to_string(),
+                "arch": ARCH,
+                "os": OS,
+            }),
+            checkpoints: json!({ "target": print(target), "drafter": drafter.as_ref().map(print) }),
+            load,
         }
     }
-    let options = with_machine(with_passes(EngineOptions::new(target), args.passes), args.machine);
-    let chunk = options.prefill_chunk;
-    match plan.widths.iter().find(|&&rows| rows > chunk) {
-        Some(rows) => Err(Failure::Usage(format!("--widths: {rows}, expected 1 to {chunk}, the prefill chunk (-b)"))),
-        None => Ok((options, plan)),
+
+    /// The members that every row ends with.
+    fn json(&self, settings: Value) -> Value {
+        json!({
+            "load_s": self.load.as_secs_f64(),
+            "peak_memory_bytes": glimmer_engine::memory::peak(),
+            "machine": self.machine,
+            "versions": { "glimmer": env!("CARGO_PKG_VERSION") },
+            "checkpoints": self.checkpoints,
+            "settings": settings,
+        })
     }
 }
 
-/// Makes the context as long as it has to be, and refuses what the model has no room for. Gives the model's shape.
-fn preflight(options: &mut EngineOptions, plan: &StepPlan) -> Outcome<String> {
-    let report = inspect::inspect(options)?;
-    let Part::Target { text, .. } = report.part else {
-        return Err(Failure::Runtime(format!("{} is a drafter: only a target's passes are timed", report.label)));
-    };
-    let longest = plan.widths.iter().copied().chain([plan.prefill, plan.decode]).max().unwrap_or(1);
-    let limit = text.max_position_embeddings;
-    if plan.depth + longest > limit {
-        return Err(Failure::Usage(match limit.checked_sub(longest) {
-            Some(most) => {
-                let depth = plan.depth;
-                format!("--depth is {depth}, expected at most {most}: {longest} more make {limit}, the model's limit")
-            }
-            None => format!(
-                "--widths, --prefill and --decode: {longest} positions, expected at most {limit}, the model's limit"
-            ),
-        }));
+/// A model is measured as a target.
+fn not_a_target(report: &Report) -> Failure {
+    Failure::Runtime(format!("{} is a drafter: name its target, and the drafter with --draft-model", report.label))
+}
+
+/// A file that is written when everything was measured, and made before: what cannot be written is told at once.
+struct OutFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl OutFile {
+    fn create(path: &Path) -> Outcome<Self> {
+        let file = File::create(path).map_err(|error| failed(path, &error))?;
+        Ok(Self { path: path.into(), file })
     }
-    options.context = Some((plan.depth + longest).max(2));
-    Ok(format!("{}x{}x{}", text.layers.len(), text.hidden_size, text.intermediate_size))
+
+    fn write(mut self, text: &str) -> Outcome {
+        self.file.write_all(text.as_bytes()).map_err(|error| failed(&self.path, &error))
+    }
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Runtime(format!("{}: {error}", path.display()))
+}
+
+/// Where rows go.
+enum Rows {
+    Nowhere,
+    Stdout,
+    File(OutFile),
+}
+
+impl Rows {
+    fn of(json: Option<&Path>) -> Outcome<Self> {
+        Ok(match json {
+            None => Self::Nowhere,
+            Some(path) if path.as_os_str() == "-" => Self::Stdout,
+            Some(path) => Self::File(OutFile::create(path)?),
+        })
+    }
+
+    /// Writes an object per line, and the table where standard output is free.
+    fn write(self, rows: &[Value], table: &str) -> Outcome {
+        let lines: String = rows.iter().map(|row| format!("{row}\n")).collect();
+        match self {
+            Self::Stdout => return terminal::print(&lines),
+            Self::File(file) => file.write(&lines)?,
+            Self::Nowhere => {}
+        }
+        terminal::print(table)
+    }
 }

@@ -1,207 +1,166 @@
-//! A measurement, for people and as JSON.
+//! Rows compared, and as a table.
 
-use super::Measured;
-use crate::output::{object, settings_json};
-use glimmer_engine::step::{PRODUCT_SHARE, READ_SHARE, Timing};
-use glimmer_engine::{Limits, memory};
-use serde_json::{Value, json};
+use super::row::{PLAIN, Row, first_difference};
+use super::spread::Spread;
+use crate::failure::Failure;
+use glimmer_engine::DraftWidth;
 use std::fmt::Write as _;
-use std::time::Duration;
 
-/// What a pass of some width did, in units that people compare.
-pub struct Row {
-    pub rows: usize,
-    pub min_ms: f64,
-    pub median_ms: f64,
-    pub cpu_ms: Option<f64>,
-    /// Bytes of matrices per second of the shortest pass, in GB/s.
-    pub gb_s: f64,
-    /// Products per second of the shortest pass, in GMAC/s.
-    pub gmac_s: f64,
-    /// Of the best read bandwidth.
-    bandwidth_share: f64,
-    /// Of the best peak of the arithmetic in use.
-    peak_share: f64,
-    bound_ms: f64,
-    /// The shortest time to the bound by the best limits.
-    bound_ratio: f64,
-    /// The median time to the bound by the median limits.
-    median_bound_ratio: f64,
+/// Rows of a prompt whose tokens are not those of decoding plainly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    prompt: String,
+    width: String,
+    place: usize,
+    /// What was expected there, and what was found; `None` is the end.
+    tokens: [Option<u32>; 2],
 }
 
-fn ms(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
+impl From<Difference> for Failure {
+    fn from(difference: Difference) -> Self {
+        let Difference { prompt, width, place, tokens } = difference;
+        let [expected, found] = tokens.map(|token| token.map_or("the end".into(), |token| token.to_string()));
+        Failure::Runtime(format!(
+            "prompt `{prompt}`, width {width}: token {place} differs, expected {expected}, found {found}; no speedup is given"
+        ))
+    }
 }
 
-impl Row {
-    /// Of passes whose rows meet the layers `timing.rows` times and the head `logits` times. All in one pass, or the bytes
-    /// are read more than once.
-    pub fn new(measured: &Measured<'_>, timing: &Timing, logits: usize) -> Self {
-        let report = &measured.report;
-        let (rows, seconds) = (timing.rows, timing.min.as_secs_f64());
-        let bound = |limits: &Limits| report.bound(limits, rows, logits).as_secs_f64();
-        let products = report.products(rows, logits);
-        let (gb_s, best) = (report.bytes() as f64 / seconds / 1e9, &report.best);
-        let peak = products / report.arithmetic(best, rows, logits).as_secs_f64();
-        Self {
-            rows,
-            min_ms: ms(timing.min),
-            median_ms: ms(timing.median),
-            cpu_ms: timing.cpu.map(ms),
-            gb_s,
-            gmac_s: products / seconds / 1e9,
-            bandwidth_share: gb_s * 1e9 / best.bytes,
-            peak_share: products / seconds / peak,
-            bound_ms: 1e3 * bound(best),
-            bound_ratio: seconds / bound(best),
-            median_bound_ratio: timing.median.as_secs_f64() / bound(&report.median),
+/// Compares the rows of each prompt with the first of them, and gives every row its speedup, or none of them where tokens differ.
+/// The rows of a prompt begin with the one without a drafter, if there is one.
+pub fn compare(rows: &mut [Row]) -> Result<(), Difference> {
+    let mut first: Option<Difference> = None;
+    for row in rows.chunk_by_mut(|a, b| a.prompt == b.prompt) {
+        let expected = row[0].token_ids.clone();
+        for row in row {
+            let other = first_difference(&expected, &row.token_ids);
+            let other = other.map(|place| (place, row.token_ids.get(place).copied())).or(row.unsteady);
+            row.differs = other.map(|(place, _)| place);
+            if let (Some((place, found)), None) = (other, &first) {
+                let tokens = [expected.get(place).copied(), found];
+                first = Some(Difference { prompt: row.prompt.clone(), width: row.label(), place, tokens });
+            }
         }
     }
-
-    fn json(&self, relative: Option<f64>) -> Value {
-        json!({
-            "width": self.rows,
-            "min_ms": self.min_ms,
-            "median_ms": self.median_ms,
-            "cpu_ms": self.cpu_ms,
-            "relative": relative,
-            "gb_s": self.gb_s,
-            "gmac_s": self.gmac_s,
-            "bandwidth_share": self.bandwidth_share,
-            "peak_share": self.peak_share,
-            "bound_ms": self.bound_ms,
-            "bound_ratio": self.bound_ratio,
-            "median_bound_ratio": self.median_bound_ratio,
-        })
+    if let Some(difference) = first {
+        return Err(difference);
     }
-}
-
-/// The shortest time of one row.
-fn one_row(measured: &Measured<'_>) -> Option<Duration> {
-    measured.report.widths.iter().find(|timing| timing.rows == 1).map(|timing| timing.min)
-}
-
-/// Tokens per second, of the shortest and of the median time.
-fn rates(timing: &Timing) -> (f64, f64) {
-    let rate = |time: Duration| timing.rows as f64 / time.as_secs_f64();
-    (rate(timing.min), rate(timing.median))
-}
-
-/// For people.
-pub fn table(measured: &Measured<'_>) -> String {
-    let report = &measured.report;
-    let (best, median) = (&report.best, &report.median);
-    let mut out = String::new();
-    let mut line = |text: String| {
-        let _ = writeln!(out, "{text}");
-    };
-    for (name, best, median, unit) in [
-        ("reads", best.bytes, median.bytes, "GB/s"),
-        ("int8", best.integers, median.integers, "GMAC/s"),
-        ("f32", best.floats, median.floats, "GMAC/s"),
-    ] {
-        line(format!("this machine, {name:<5} {:>8.1} {unit} best, {:>8.1} median", best / 1e9, median / 1e9));
+    for rows in rows.chunk_by_mut(|a, b| a.prompt == b.prompt) {
+        let plain = rows[0].rate().filter(|_| rows[0].width == PLAIN).map(|rate| rate.median);
+        for row in rows {
+            row.speedup = row.rate().zip(plain).map(|(rate, plain)| rate.median / plain);
+        }
     }
-    let work = report.matrices.layers + report.matrices.head;
-    line(format!(
-        "a pass of one row: {:.3} GB, {:.3} GMAC; {} rounds at depth {}",
-        work.bytes as f64 / 1e9,
-        work.products() as f64 / 1e9,
-        report.rounds,
-        measured.plan.depth
-    ));
-    line(format!(
-        "limit: {:.0} % of the bandwidth or {:.0} % of the peak, whichever takes longer",
-        100.0 * READ_SHARE,
-        100.0 * PRODUCT_SHARE
-    ));
-    line(String::new());
-    line(
-        "rows   min ms  median ms   cpu ms  x 1 row     GB/s  of best   GMAC/s  of peak  limit ms  x limit  x (medians)"
-            .into(),
+    Ok(())
+}
+
+/// Places of proposals that the table shows.
+const PLACES: usize = 5;
+
+/// For people, in Markdown.
+pub fn table(rows: &[Row]) -> String {
+    let mut out = String::from(
+        "| prompt | width | tok/s | speedup | tokens a round | accepted, % by place | prefill tok/s |\n\
+         |---|---:|---:|---:|---:|---|---:|\n",
     );
-    for timing in &report.widths {
-        let row = Row::new(measured, timing, timing.rows);
-        let relative = one_row(measured).map_or("-".into(), |one| format!("{:.2}", timing.min.div_duration_f64(one)));
-        let cpu = row.cpu_ms.map_or("-".into(), |ms| format!("{ms:.2}"));
-        line(format!(
-            "{:>4} {:>8.2} {:>10.2} {cpu:>8} {relative:>8} {:>8.1} {:>7.0} % {:>7.0} {:>7.0} % {:>9.2} {:>8.2} {:>12.2}",
-            row.rows,
-            row.min_ms,
-            row.median_ms,
-            row.gb_s,
-            100.0 * row.bandwidth_share,
-            row.gmac_s,
-            100.0 * row.peak_share,
-            row.bound_ms,
-            row.bound_ratio,
-            row.median_bound_ratio,
-        ));
+    let none = || String::from("-");
+    for row in rows {
+        let spread = |spread: Option<Spread>| spread.map_or_else(none, |spread| spread.to_string());
+        let accepted: Vec<String> =
+            row.rounds.acceptance().iter().take(PLACES).map(|share| format!("{:.0}", 100.0 * share)).collect();
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} | {} |",
+            row.prompt.replace('|', "\\|"),
+            row.label(),
+            spread(row.rate()),
+            row.speedup.map_or_else(none, |speedup| format!("{speedup:.2}")),
+            row.rounds.tokens_per_round().map_or_else(none, |tokens| format!("{tokens:.2}")),
+            if accepted.is_empty() { none() } else { accepted.join(" ") },
+            row.prefill().map_or_else(none, |rate| format!("{:.0}", rate.median)),
+        );
     }
-    line(String::new());
-    if let Some(timing) = &report.decode {
-        let (best, median) = rates(timing);
-        line(format!("decode of {} tokens: {best:.2} tok/s best, {median:.2} median", timing.rows));
+    let mut widths: Vec<DraftWidth> = Vec::new();
+    for row in rows.iter().filter(|row| row.width != PLAIN) {
+        if !widths.contains(&row.width) {
+            widths.push(row.width);
+        }
     }
-    if let Some(timing) = &report.prefill {
-        let (best, median) = rates(timing);
-        let row = Row::new(measured, timing, 1);
-        line(format!(
-            "prefill of {} tokens: {best:.1} tok/s best, {median:.1} median; {:.0} GMAC/s, {:.0} % of the peak",
-            timing.rows,
-            row.gmac_s,
-            100.0 * row.peak_share
-        ));
+    for width in widths {
+        let speedups: Vec<f64> = rows.iter().filter(|row| row.width == width).filter_map(|row| row.speedup).collect();
+        if speedups.len() > 1 {
+            let mean = (speedups.iter().map(|x| x.ln()).sum::<f64>() / speedups.len() as f64).exp();
+            let _ = writeln!(out, "| all (geometric mean) | {width} | | {mean:.2} | | | |");
+        }
     }
     out
 }
 
-/// Everything there is to know.
-pub fn json(measured: &Measured<'_>) -> Value {
-    let Measured { settings, shape, plan, report, load } = measured;
-    let giga = |best: f64, median: f64| json!({ "best": best / 1e9, "median": median / 1e9 });
-    let (best, median, matrices) = (&report.best, &report.median, &report.matrices);
-    let work = matrices.layers + matrices.head;
-    let relative = |timing: &Timing| one_row(measured).map(|one| timing.min.div_duration_f64(one));
-    let tokens = |timing: &Timing| {
-        let (best, median) = rates(timing);
-        json!({
-            "tokens": timing.rows,
-            "min_ms": ms(timing.min),
-            "median_ms": ms(timing.median),
-            "cpu_ms": timing.cpu.map(ms),
-            "tok_s": best,
-            "median_tok_s": median,
-        })
-    };
-    let mut all = settings_json(settings);
-    all.extend(object(json!({ "shape": shape, "depth": plan.depth, "seed": plan.seed })));
-    json!({
-        "settings": all,
-        "matrices": {
-            "bytes": work.bytes,
-            "int8_macs": work.integers,
-            "f32_macs": work.floats,
-        },
-        "limits": {
-            "read_gb_s": giga(best.bytes, median.bytes),
-            "int8_gmac_s": giga(best.integers, median.integers),
-            "f32_gmac_s": giga(best.floats, median.floats),
-        },
-        "rounds": report.rounds,
-        "widths": report
-            .widths
-            .iter()
-            .map(|timing| Row::new(measured, timing, timing.rows).json(relative(timing)))
-            .collect::<Value>(),
-        "decode": report.decode.as_ref().map(tokens),
-        "prefill": report.prefill.as_ref().map(|timing| {
-            let (row, mut all) = (Row::new(measured, timing, 1), tokens(timing));
-            all["gmac_s"] = json!(row.gmac_s);
-            all["peak_share"] = json!(row.peak_share);
-            all
-        }),
-        "load_s": load.as_secs_f64(),
-        "peak_memory_bytes": memory::peak(),
-    })
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::prompts::Encoded;
+    use crate::bench::row::Run;
+    use glimmer_engine::{Finish, Generation, Timings};
+    use std::time::Duration;
+
+    /// A row whose continuations took a second each.
+    fn row(prompt: &str, width: DraftWidth, outputs: &[&[u32]]) -> Row {
+        let run = |tokens: &&[u32]| Run {
+            generation: Generation {
+                token_ids: tokens.to_vec(),
+                text: None,
+                reasoning: String::new(),
+                tool_messages: Vec::new(),
+                finish: Finish::Length,
+                rounds: Vec::new(),
+                timings: Timings { predicted_time: Duration::from_secs(1), ..Timings::default() },
+            },
+            cpu: None,
+        };
+        let prompt = Encoded { name: prompt.into(), ids: vec![1], framing: "ids" };
+        Row::new(&prompt, width, &outputs.iter().map(run).collect::<Vec<_>>(), 1)
+    }
+
+    #[test]
+    fn a_speedup_is_given_where_tokens_are_equal() {
+        let mut rows = [
+            row("a", PLAIN, &[&[1, 2, 3]]),
+            row("a", 5.into(), &[&[1, 2, 3], &[1, 2, 3]]),
+            row("b", PLAIN, &[&[4, 5]]),
+            row("b", 5.into(), &[&[4, 5]]),
+        ];
+        assert_eq!(compare(&mut rows), Ok(()));
+        assert!(rows.iter().all(|row| row.speedup == Some(1.0) && row.differs.is_none()));
+        assert!(table(&rows).contains("| all (geometric mean) | 5 | | 1.00 |"), "{}", table(&rows));
+        // Nothing to compare it with.
+        let mut alone = [row("a", DraftWidth::Auto, &[&[1, 2]]), row("a", 5.into(), &[&[1, 2]])];
+        assert_eq!(compare(&mut alone), Ok(()));
+        assert!(alone.iter().all(|row| row.speedup.is_none()));
+    }
+
+    #[test]
+    fn where_a_token_differs_there_is_no_speedup_at_all() {
+        let equal: &[u32] = &[1, 2, 3];
+        for (outputs, place, line) in [
+            (&[&[1u32, 9, 3][..]][..], 1, "token 1 differs, expected 2, found 9"),
+            (&[&[1, 2][..]], 2, "token 2 differs, expected 3, found the end"),
+            (&[&[1, 2, 3, 4][..]], 3, "token 3 differs, expected the end, found 4"),
+            // Not the first continuation, but one after it.
+            (&[equal, &[7, 2, 3][..]], 0, "token 0 differs, expected 1, found 7"),
+        ] {
+            let mut rows = [
+                row("a", PLAIN, &[equal]),
+                row("a", 5.into(), &[equal]),
+                row("b", PLAIN, &[equal]),
+                row("b", 8.into(), outputs),
+            ];
+            let difference = compare(&mut rows).unwrap_err();
+            assert_eq!(rows.each_ref().map(|row| row.differs), [None, None, None, Some(place)]);
+            assert!(rows.iter().all(|row| row.speedup.is_none()));
+            assert!(!table(&rows).contains("geometric"));
+            let Failure::Runtime(said) = difference.into() else { panic!("another failure") };
+            assert!(said.starts_with("prompt `b`, width 8: ") && said.contains(line), "{said}");
+        }
+    }
 }

@@ -5,11 +5,14 @@
 
 mod dflash;
 mod ngram;
+mod rehearsed;
 mod round;
 mod speculation;
 mod width;
 
 pub use ngram::BLOCK as NGRAM_BLOCK;
+pub use rehearsed::Script;
+pub(crate) use rehearsed::{Rehearsal, Rehearsed};
 pub use round::Round;
 pub(crate) use round::fold;
 pub use speculation::RoundTrace;

@@ -2,7 +2,7 @@
 
 use crate::support::{Kind, Pair, fresh, greedy, load, request, run};
 use glimmer_engine::sampling::{Chain, Sampling};
-use glimmer_engine::speculative::{NGRAM_BLOCK, Proposer};
+use glimmer_engine::speculative::{NGRAM_BLOCK, Proposer, Script};
 use glimmer_engine::{DraftWidth, Engine, EngineOptions, Session, Source};
 
 /// A sequence that was begun, and its newest token.
@@ -176,5 +176,40 @@ fn sharpness_of_proposals() {
             let row: Vec<String> = sharpness.iter().map(|&sharpness| format!("{:.3}", rate(sharpness))).collect();
             println!("{pair:?}, {width}: {}", row.join(" "));
         }
+    }
+}
+
+#[test]
+fn a_rehearsed_drafter_is_right_as_often_as_it_was_told() {
+    let count = 120;
+    for (pair, sampled) in [(Pair::Nano, false), (Pair::Tiny, true), (Pair::Tiny2, false)] {
+        let sampling = if sampled { Sampling { seed: 11, ..Sampling::default() } } else { greedy() };
+        let engine = load(&EngineOptions { rehearsed: true, ..pair.options() });
+        let prompt = pair.prompts()[0].clone();
+        let plain = fresh(&engine, &request(&prompt, &sampling, 1, count)).token_ids;
+        let own = fresh(&pair.engine(), &request(&prompt, &sampling, 5, count)).rounds;
+        let unscripted = fresh(&engine, &request(&prompt, &sampling, 5, count)).rounds;
+        let proposals = |rounds: &[glimmer_engine::RoundRecord]| -> Vec<Vec<u32>> {
+            rounds.iter().map(|round| round.proposals.clone()).collect()
+        };
+        assert_eq!(proposals(&own), proposals(&unscripted), "{pair:?}: without a script");
+        let mut accepted = Vec::new();
+        for acceptance in [0.0, 0.5, 0.8, 1.0] {
+            let tokens = [&prompt[..], &plain].concat();
+            engine.rehearse(Some(Script { tokens, acceptance, seed: 7 }));
+            for width in [5.into(), DraftWidth::Auto] {
+                let out = fresh(&engine, &request(&prompt, &sampling, width, count));
+                assert_eq!(out.token_ids, plain, "{pair:?} {acceptance} {width}");
+            }
+            let out = fresh(&engine, &request(&prompt, &sampling, 5, count));
+            assert!(out.rounds.iter().all(|round| round.width == 5 && round.proposals.len() == 4));
+            // The last round reaches over the end of what is known.
+            let whole = &out.rounds[..out.rounds.len() - 1];
+            accepted.push(whole.iter().map(|round| round.accepted).sum::<usize>() as f64 / whole.len() as f64);
+        }
+        engine.rehearse(None);
+        assert_eq!((accepted[0], accepted[3]), (0.0, 4.0), "{pair:?}");
+        // p + p^2 + p^3 + p^4 is 0.94 and 2.36.
+        assert!((0.5..1.4).contains(&accepted[1]) && (1.6..3.1).contains(&accepted[2]), "{pair:?}: {accepted:?}");
     }
 }

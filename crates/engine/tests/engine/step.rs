@@ -1,7 +1,7 @@
 //! Timing passes: what is refused, and that the numbers belong together.
 
 use crate::support::{Pair, load, path};
-use glimmer_engine::step::{Matrices, PRODUCT_SHARE, READ_SHARE, StepPlan, Work};
+use glimmer_engine::step::{Matrices, PRODUCT_SHARE, READ_SHARE, StepPlan, TokenPlan, TokenTimes, Work};
 use glimmer_engine::{Engine, EngineError, EngineOptions, Source};
 use std::time::Duration;
 
@@ -76,4 +76,19 @@ fn a_filled_cache_is_used_like_any_other() {
         .time_steps(&StepPlan { depth: 450, prefill: 50, ..plan() })
         .unwrap();
     assert_eq!(report.widths.len(), 2);
+}
+
+#[test]
+fn tokens_are_timed_as_often_as_was_asked_for() {
+    let engine = engine("fixtures/muse-tiny-bf16");
+    let plan = TokenPlan { depth: 40, prefill: 20, decode: 6, repeats: 4, seed: 1 };
+    let times = engine.time_tokens(&plan).unwrap();
+    assert_eq!((times.prefill.len(), times.decode.len()), (4, 4));
+    assert!(times.prefill.iter().chain(&times.decode).all(|time| *time > Duration::ZERO));
+    let only = engine.time_tokens(&TokenPlan { prefill: 0, ..plan }).unwrap();
+    assert_eq!((only.prefill.len(), only.decode.len()), (0, 4));
+    let none = engine.time_tokens(&TokenPlan { prefill: 0, decode: 0, ..plan }).unwrap();
+    assert_eq!(none, TokenTimes::default());
+    let refused = engine.time_tokens(&TokenPlan { depth: 61, ..plan }).unwrap_err();
+    assert!(matches!(refused, EngineError::Range { what: "the depth", found: 61, .. }), "{refused}");
 }
