@@ -334,6 +334,19 @@ impl Backend for CpuBackend {
         x
     }
 
+    fn kv_bytes(&self, page: &Arc<Page>) -> Vec<u8> {
+        page.bytes().to_vec()
+    }
+
+    fn kv_page_of(&self, spec: KvSpec, bytes: &[u8]) -> Result<Option<Arc<Page>>, BackendError> {
+        let mut page = self.kv_page(spec)?;
+        match Arc::get_mut(&mut page) {
+            Some(page) if page.bytes().len() == bytes.len() => page.copy_from(bytes),
+            _ => return Ok(None),
+        }
+        Ok(Some(page))
+    }
+
     fn dynamic_conv(&self, x: &Tensor, base: &Vec<f32>, dynamic: &Tensor, side: usize) -> Tensor {
         assert_eq!(x.rows, dynamic.rows, "a kernel for each row");
         let mut out = self.unwritten(x.rows, x.cols);

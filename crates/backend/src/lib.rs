@@ -243,6 +243,10 @@ pub trait Backend: Send + Sync + 'static {
     /// and no row depends on those behind it. `base` (2 * taps * cols), `dynamic` (rows, 2 * taps * groups), `side` 0 or 1.
     fn dynamic_conv(&self, x: &Self::Tensor, base: &Self::Vector, dynamic: &Self::Tensor, side: usize) -> Self::Tensor;
 
+    /// What is in a page, to be stored. The bits of later passes depend on these alone.
+    fn kv_bytes(&self, page: &Self::KvPage) -> Vec<u8>;
+    /// A page with these bytes, which a page of this shape had; `None` where there are more or fewer.
+    fn kv_page_of(&self, spec: KvSpec, bytes: &[u8]) -> Result<Option<Self::KvPage>, BackendError>;
     /// Stores rows `rows` of keys and values (rows, heads * head_dim) from position `at` of a page on, which nobody else has.
     fn kv_write(&self, page: &mut Self::KvPage, at: usize, k: &Self::Tensor, v: &Self::Tensor, rows: Range<usize>);
     /// Attention of q (rows, q_heads * head_dim), the rows being those of the sequences, one after the other; scores are

@@ -11,15 +11,18 @@ use crate::sampling::Sampling;
 use crate::session::Session;
 use crate::source::Source;
 use crate::speculative::{self, DrafterModel, Experience, NGRAM_BLOCK, Rehearsal, Rehearsed, Script};
+use crate::spill::Spill;
 use crate::step::Matrices;
 use crate::suspicion;
 use crate::tokenizer::Tokenizer;
-use glimmer_backend::{ActivationType, CpuBackend, CpuOptions, Isa, KvSpec, KvType, KvTypes};
+use glimmer_backend::{ActivationType, CpuBackend, CpuOptions, Isa, KvType, KvTypes};
 use glimmer_checkpoint::{Checkpoint, Fields};
 use glimmer_encoding::{Encoding, FloatType};
 use glimmer_model::muse::{self, MuseConfig, MuseText, TextConfig};
+use sha2::{Digest, Sha256};
 use std::iter;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The backend of this build.
@@ -48,6 +51,8 @@ pub struct EngineOptions {
     pub prefill_chunk: usize,
     /// Bytes of keys and values that are kept for prompts that begin like earlier ones; 0 keeps none.
     pub prefix_cache: u64,
+    /// Where what is no longer kept in memory goes, and all of it at the end.
+    pub prefix_files: Option<PrefixFiles>,
     /// Threads; the default is one per core that the process may use.
     pub threads: Option<usize>,
     /// Instruction set; the default is the machine's fastest.
@@ -57,6 +62,15 @@ pub struct EngineOptions {
     /// Weights stay in their files, which are mapped into memory: for machines that have not the memory to hold them. Every
     /// product packs them anew, to the same bits. Cutting a file meanwhile crashes the process.
     pub mmap: bool,
+}
+
+/// A folder for keys and values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixFiles {
+    /// The folder; each model and setting has one of its own in it.
+    pub dir: PathBuf,
+    /// Bytes that one of those may have.
+    pub limit: u64,
 }
 
 impl EngineOptions {
@@ -73,6 +87,7 @@ impl EngineOptions {
             cache_values: None,
             prefill_chunk: 512,
             prefix_cache: 0,
+            prefix_files: None,
             threads: None,
             isa: None,
             activations: ActivationType::Auto,
@@ -126,6 +141,8 @@ pub(crate) struct Loaded {
     pub lookup: bool,
     pub experience: Arc<Experience>,
     pub prefix: Mutex<PrefixCache<Active>>,
+    /// Of a layer of the target, and of the drafter.
+    pub page_bytes: [u64; 2],
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub template: Option<ChatTemplate>,
     pub frame: Option<Frame>,
@@ -225,6 +242,15 @@ impl Engine {
             ),
             None => None,
         };
+        let of_target = config.text.pages(cache);
+        let specs = [of_target, drafter.as_ref().map_or(of_target, |drafter| drafter.pages())];
+        let page_bytes = specs.map(|spec| CpuBackend::page_bytes(spec) as u64);
+        let mut prefix = PrefixCache::new(options.prefix_cache, specs, page_bytes);
+        if let Some(files) = &options.prefix_files {
+            let root = prefix_root(&checkpoint, drafter_checkpoint.as_ref(), options, &named, cache)?;
+            let failed = |error: std::io::Error| EngineError::PrefixFiles { dir: files.dir.clone(), error };
+            prefix = prefix.spilling(Spill::open(&files.dir, root, files.limit).map_err(failed)?).map_err(failed)?;
+        }
         let rehearsal = options.rehearsed.then(Arc::<Rehearsal>::default);
         let drafter = match (drafter, &rehearsal) {
             (Some(inner), Some(rehearsal)) => {
@@ -266,7 +292,8 @@ impl Engine {
             rehearsal,
             lookup: options.ngram,
             experience: Arc::new(Experience::new(geometry.block)),
-            prefix: Mutex::new(PrefixCache::new(options.prefix_cache)),
+            prefix: Mutex::new(prefix),
+            page_bytes,
             tokenizer,
             template,
             frame,
@@ -357,20 +384,18 @@ impl Engine {
     }
 }
 
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        self.prefix.get_mut().unwrap_or_else(PoisonError::into_inner).flush(&self.backend);
+    }
+}
+
 impl Loaded {
     /// The kept beginnings of sequences; `None` where none are kept.
     pub fn prefix(&self) -> Option<MutexGuard<'_, PrefixCache<Active>>> {
         // What a thread that panicked left is a whole tree: pages are put in last.
         let prefix = self.prefix.lock().unwrap_or_else(PoisonError::into_inner);
         (prefix.limit() > 0).then_some(prefix)
-    }
-
-    /// Bytes of a page of a layer of the target, and of the drafter.
-    pub fn page_bytes(&self) -> [u64; 2] {
-        let text = self.target.config();
-        let spec = KvSpec { heads: text.num_key_value_heads, head_dim: text.head_dim, types: self.settings.cache };
-        let drafter = self.drafter.as_ref().map_or(0, |drafter| drafter.page_bytes());
-        [CpuBackend::page_bytes(spec) as u64, drafter]
     }
 
     /// The tokenizer, or the error that says what works without one.
@@ -545,6 +570,36 @@ impl Geometry {
     pub fn widest(&self) -> usize {
         self.prefill_chunk.min(self.context).max(self.block)
     }
+}
+
+/// A hash of all that the bits of keys and values depend on. Large checkpoints are told apart by the times of their files as well.
+fn prefix_root(
+    target: &Checkpoint,
+    drafter: Option<&Checkpoint>,
+    options: &EngineOptions,
+    activations: &str,
+    cache: KvTypes,
+) -> Result<[u8; 32], EngineError> {
+    let mut hash = Sha256::new();
+    hash.update(format!("{activations} {} {}\n", cache.keys, cache.values));
+    let sources = [Some((target, &options.target)), drafter.zip(options.drafter.as_ref())];
+    for (checkpoint, source) in sources.into_iter().flatten() {
+        hash.update(format!("{}\n", checkpoint.fingerprint()?.sha256));
+        let path = match source {
+            Source::Path(path) | Source::Snapshot { path, .. } => path,
+            _ => continue,
+        };
+        let files: Vec<PathBuf> = match std::fs::read_dir(path) {
+            Ok(files) => files.flatten().map(|file| file.path()).collect(),
+            Err(_) => vec![path.clone()],
+        };
+        let about = |file: &PathBuf| std::fs::metadata(file).ok().map(|about| (about.len(), about.modified().ok()));
+        let mut all: Vec<String> =
+            files.iter().map(|file| format!("{:?} {:?}\n", file.file_name(), about(file))).collect();
+        all.sort();
+        all.iter().for_each(|line| hash.update(line));
+    }
+    Ok(hash.finalize().into())
 }
 
 pub(crate) fn cache_types(options: &EngineOptions, checkpoint: &Checkpoint) -> KvTypes {

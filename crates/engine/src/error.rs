@@ -7,6 +7,7 @@ use crate::stops::StopError;
 use crate::tokenizer::TokenizerError;
 use glimmer_backend::{ActivationType, BackendError};
 use glimmer_model::ModelError;
+use std::path::PathBuf;
 use thiserror::Error;
 
 /// An error of the engine: one line that names what was expected and what was found.
@@ -146,6 +147,14 @@ pub enum EngineError {
         context: usize,
         /// Bytes that are available.
         available: u64,
+    },
+    /// The folder for keys and values cannot be used.
+    #[error("{}: cannot be used for keys and values: {error}", dir.display())]
+    PrefixFiles {
+        /// The folder.
+        dir: PathBuf,
+        /// Why.
+        error: std::io::Error,
     },
     /// A request that is longer than all memory for keys and values.
     #[error("a sequence of {tokens} tokens needs {needed} bytes of keys and values, but there are {most} for all")]

@@ -24,13 +24,14 @@ pub mod score;
 mod session;
 mod source;
 pub mod speculative;
+mod spill;
 pub mod step;
 pub mod stops;
 mod suspicion;
 pub mod synth;
 pub mod tokenizer;
 
-pub use engine::{DrafterSettings, Engine, EngineOptions, LoadProgress, Settings};
+pub use engine::{DrafterSettings, Engine, EngineOptions, LoadProgress, PrefixFiles, Settings};
 pub use error::EngineError;
 pub use generate::{Event, Finish, Flow, Generation, Output, Request, RoundRecord, Timings, ToolMessage};
 pub use glimmer_backend::{ActivationType, Isa, KvType, KvTypes, Limits};

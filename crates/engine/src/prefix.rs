@@ -6,11 +6,14 @@
 //!
 //! A sliding layer needs the pages of its window only, and a sequence has given up the others by the time it is kept: a node may
 //! lack them, and a drafter's. A hit is as long as what is needed is there. When there are more bytes than may be kept, the leaf that
-//! nobody has used for longest goes first.
+//! nobody has used for longest goes first: to a file, where there is a folder for it ([`spill`](crate::spill)), from where it comes back when it is
+//! wanted. At the end everything goes there.
 
-use glimmer_backend::{Backend, PAGE};
+use crate::spill::{self, Entry, Key, Spill};
+use glimmer_backend::{Backend, KvSpec, PAGE};
 use glimmer_model::kv_pages::KvPages;
 use glimmer_model::muse::TextCache;
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Kept pages, as a tree over tokens.
@@ -23,10 +26,22 @@ pub struct PrefixCache<B: Backend> {
     bytes: u64,
     /// Counts uses.
     clock: u64,
+    /// Shapes of pages of the target and of the drafter, and their bytes.
+    specs: [KvSpec; 2],
+    page_bytes: [u64; 2],
+    spill: Option<Spilled>,
+}
+
+/// Nodes as files.
+struct Spilled {
+    files: Spill,
+    bytes: u64,
+    /// Why nothing is written any more.
+    trouble: Option<String>,
 }
 
 /// What the prefix cache keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixUsage {
     /// Pages of sequences.
     pub pages: usize,
@@ -34,6 +49,10 @@ pub struct PrefixUsage {
     pub bytes: u64,
     /// Bytes that may be kept.
     pub limit: u64,
+    /// Bytes of files.
+    pub spilled: u64,
+    /// Why no more files are written, if that is so.
+    pub trouble: Option<String>,
 }
 
 struct Node<B: Backend> {
@@ -46,8 +65,12 @@ struct Node<B: Backend> {
     /// Of every layer of the drafter, which has observed the page from `observed` on.
     drafter: Vec<B::KvPage>,
     observed: usize,
+    /// Of the pages in memory.
     bytes: u64,
     used: u64,
+    key: Key,
+    /// Its file, if it has one.
+    file: Option<Entry>,
 }
 
 /// What was found for a prompt.
@@ -76,14 +99,48 @@ pub struct Observed<'a, B: Backend> {
 }
 
 impl<B: Backend> PrefixCache<B> {
-    /// An empty cache that keeps up to `limit` bytes.
-    pub fn new(limit: u64) -> Self {
-        Self { nodes: Vec::new(), roots: Vec::new(), limit, bytes: 0, clock: 0 }
+    /// An empty cache that keeps up to `limit` bytes of pages of these shapes, the target's and the drafter's.
+    pub fn new(limit: u64, specs: [KvSpec; 2], page_bytes: [u64; 2]) -> Self {
+        Self { nodes: Vec::new(), roots: Vec::new(), limit, bytes: 0, clock: 0, specs, page_bytes, spill: None }
+    }
+
+    /// The same with files, and what they have already.
+    pub fn spilling(self, files: Spill) -> std::io::Result<Self> {
+        let mut entries = files.entries()?;
+        entries.sort_by_key(|entry| entry.used);
+        let root = *files.root();
+        let mut cache = Self { spill: Some(Spilled { files, bytes: 0, trouble: None }), ..self };
+        let mut known: HashMap<Key, Option<usize>> = HashMap::from([(root, None)]);
+        // Each round takes those whose parents are there.
+        loop {
+            let (ready, rest): (Vec<_>, Vec<_>) =
+                entries.into_iter().partition(|entry| known.contains_key(&entry.parent));
+            if ready.is_empty() {
+                rest.iter().for_each(|orphan| cache.forget_file(&orphan.key));
+                break;
+            }
+            for entry in ready {
+                cache.clock += 1;
+                let parent = known[&entry.parent];
+                let at = cache.insert(parent, entry.tokens.clone(), entry.key);
+                known.insert(entry.key, Some(at));
+                cache.attach(at, entry);
+            }
+            entries = rest;
+        }
+        cache.shrink_files();
+        Ok(cache)
     }
 
     /// What is kept.
     pub fn usage(&self) -> PrefixUsage {
-        PrefixUsage { pages: self.nodes.iter().flatten().count(), bytes: self.bytes, limit: self.limit }
+        PrefixUsage {
+            pages: self.nodes.iter().flatten().count(),
+            bytes: self.bytes,
+            limit: self.limit,
+            spilled: self.spill.as_ref().map_or(0, |spill| spill.bytes),
+            trouble: self.spill.as_ref().and_then(|spill| spill.trouble.clone()),
+        }
     }
 
     /// Bytes that may be kept.
@@ -92,17 +149,21 @@ impl<B: Backend> PrefixCache<B> {
     }
 
     /// The longest beginning of `tokens`, no longer than `most`, that is kept and that a sequence like `cache` can go on from.
-    pub fn find(&mut self, tokens: &[u32], most: usize, cache: &TextCache<B>) -> Option<Hit<B>> {
+    pub fn find(&mut self, backend: &B, tokens: &[u32], most: usize, cache: &TextCache<B>) -> Option<Hit<B>> {
         let mut found = self.alike(&tokens[..most.min(tokens.len())]);
         found.sort_by_key(|(_, len)| std::cmp::Reverse(*len));
-        let (path, len) = found.into_iter().find(|(path, len)| self.suffices(path, *len, cache))?;
+        let (path, len) = found
+            .into_iter()
+            .find(|(path, len)| self.suffices(path, *len, cache) && self.fetch(backend, path, *len, cache))?;
         self.clock += 1;
         for &node in &path {
             if let Some(node) = &mut self.nodes[node] {
                 node.used = self.clock;
             }
         }
-        Some(self.hit(&path, len, cache))
+        let hit = self.hit(&path, len, cache);
+        self.shrink(backend);
+        Some(hit)
     }
 
     /// Every way to pass through nodes with the first of `tokens`, the last node perhaps in part, and how many tokens that are.
@@ -131,8 +192,63 @@ impl<B: Backend> PrefixCache<B> {
     fn suffices(&self, path: &[usize], len: usize, cache: &TextCache<B>) -> bool {
         cache.layers().iter().enumerate().all(|(i, layer)| {
             let mut pages = layer.first_page(len)..len.div_ceil(PAGE);
-            pages.all(|page| self.page(path, page).is_some_and(|node| node.target[i].is_some()))
+            pages.all(|page| self.page(path, page).is_some_and(|node| node.holds(i) || node.file_has(i)))
         })
+    }
+
+    /// Brings into memory what of it is in files. False if something cannot be.
+    fn fetch(&mut self, backend: &B, path: &[usize], len: usize, cache: &TextCache<B>) -> bool {
+        for (page, &at) in path.iter().enumerate() {
+            let Some(node) = &self.nodes[at] else { return false };
+            let layers = cache.layers().iter().enumerate();
+            let mut wanted = layers.filter(|(_, layer)| (layer.first_page(len)..len.div_ceil(PAGE)).contains(&page));
+            if wanted.all(|(i, _)| node.holds(i)) {
+                continue;
+            }
+            if self.load(backend, at).is_none() {
+                self.drop_file(at);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Adds to a node what its file has.
+    fn load(&mut self, backend: &B, at: usize) -> Option<()> {
+        let entry = self.nodes[at].as_ref()?.file.clone()?;
+        let [target, drafter] = self.spill.as_ref()?.files.read(&entry)?;
+        let make = |spec: KvSpec, bytes: Vec<u8>| backend.kv_page_of(spec, &bytes).ok().flatten();
+        let mut pages = target.into_iter();
+        let [of_target, of_drafter] = self.specs;
+        let target: Vec<Option<B::KvPage>> = entry
+            .target
+            .iter()
+            .map(|&had| if had { pages.next().and_then(|bytes| make(of_target, bytes)).map(Some) } else { Some(None) })
+            .collect::<Option<_>>()?;
+        let drafter: Vec<B::KvPage> =
+            drafter.into_iter().map(|bytes| make(of_drafter, bytes)).collect::<Option<_>>()?;
+        self.add(at, target, (!drafter.is_empty()).then_some((drafter, entry.observed)));
+        Some(())
+    }
+
+    /// Gives a node what it lacks. What it has is as good as what comes, bit by bit.
+    fn add(&mut self, at: usize, target: Vec<Option<B::KvPage>>, drafter: Option<(Vec<B::KvPage>, usize)>) {
+        let Some(node) = &mut self.nodes[at] else { return };
+        node.target.resize_with(target.len().max(node.target.len()), || None);
+        for (had, new) in node.target.iter_mut().zip(target) {
+            if had.is_none() {
+                *had = new;
+            }
+        }
+        if let Some((pages, from)) = drafter
+            && (node.drafter.is_empty() || from < node.observed)
+        {
+            (node.drafter, node.observed) = (pages, from);
+        }
+        let held = node.target.iter().flatten().count() as u64;
+        self.bytes -= node.bytes;
+        node.bytes = held * self.page_bytes[0] + node.drafter.len() as u64 * self.page_bytes[1];
+        self.bytes += node.bytes;
     }
 
     fn page(&self, path: &[usize], page: usize) -> Option<&Node<B>> {
@@ -144,7 +260,7 @@ impl<B: Backend> PrefixCache<B> {
         let layers = cache.layers().iter().enumerate();
         let target = layers.map(|(i, layer)| {
             let pages = layer.first_page(len)..end;
-            pages.filter_map(|page| self.page(path, page)?.target[i].clone()).collect()
+            pages.filter_map(|page| self.page(path, page)?.target.get(i)?.clone()).collect()
         });
         let (mut first, mut start) = (end, len);
         while let Some(node) = first.checked_sub(1).and_then(|page| self.page(path, page))
@@ -162,13 +278,7 @@ impl<B: Backend> PrefixCache<B> {
     }
 
     /// Keeps what `cache` and the drafter hold of `tokens`, all of them.
-    pub fn keep(
-        &mut self,
-        tokens: &[u32],
-        cache: &TextCache<B>,
-        drafter: Option<Observed<'_, B>>,
-        page_bytes: [u64; 2],
-    ) {
+    pub fn keep(&mut self, backend: &B, tokens: &[u32], cache: &TextCache<B>, drafter: Option<Observed<'_, B>>) {
         assert_eq!(tokens.len(), cache.len(), "the tokens of the cache");
         self.clock += 1;
         let mut parent: Option<usize> = None;
@@ -180,25 +290,13 @@ impl<B: Backend> PrefixCache<B> {
             let pages: Option<Vec<_>> =
                 observed.and_then(|of| of.layers.iter().map(|layer| layer.page(page).cloned()).collect());
             let at = self.place(parent, tokens, &target);
-            let Some(node) = &mut self.nodes[at] else { return };
-            node.used = self.clock;
-            // What was there is as good as what comes, bit by bit; only what lacked is taken.
-            node.target.resize_with(target.len(), || None);
-            node.target.iter_mut().zip(target).for_each(|(had, new)| {
-                if had.is_none() {
-                    *had = new;
-                }
-            });
-            if let Some(pages) = pages.filter(|_| node.drafter.is_empty() || from < node.observed) {
-                (node.drafter, node.observed) = (pages, from);
+            if let Some(node) = &mut self.nodes[at] {
+                node.used = self.clock;
             }
-            let held = node.target.iter().flatten().count() as u64;
-            self.bytes -= node.bytes;
-            node.bytes = held * page_bytes[0] + node.drafter.len() as u64 * page_bytes[1];
-            self.bytes += node.bytes;
+            self.add(at, target, pages.map(|pages| (pages, from)));
             parent = Some(at);
         }
-        self.shrink();
+        self.shrink(backend);
     }
 
     /// The child of `parent` with these tokens; a new one where there is none. One whose tokens are the beginning of these gives way
@@ -213,21 +311,22 @@ impl<B: Backend> PrefixCache<B> {
             if node.tokens == tokens {
                 return at;
             }
-            let lacking = || node.target.iter().zip(target).any(|(had, new)| had.is_some() && new.is_none());
+            let has = |i: usize| node.holds(i) || node.file_has(i);
+            let lacking = || target.iter().enumerate().any(|(i, new)| has(i) && new.is_none());
             if tokens.starts_with(&node.tokens) && !lacking() {
                 self.remove(at);
             }
         }
-        let node = Node {
-            tokens: tokens.to_vec(),
-            parent,
-            children: Vec::new(),
-            target: Vec::new(),
-            drafter: Vec::new(),
-            observed: 0,
-            bytes: 0,
-            used: self.clock,
-        };
+        let of_parent = parent.and_then(|parent| self.nodes[parent].as_ref()).map(|parent| parent.key);
+        let root = self.spill.as_ref().map_or(Key::default(), |spill| *spill.files.root());
+        self.insert(parent, tokens.to_vec(), spill::key(&of_parent.unwrap_or(root), tokens))
+    }
+
+    /// A new node with nothing in it.
+    fn insert(&mut self, parent: Option<usize>, tokens: Vec<u32>, key: Key) -> usize {
+        let (target, drafter, observed, bytes, file) = Default::default();
+        let (children, used) = (Vec::new(), self.clock);
+        let node = Node { tokens, parent, children, target, drafter, observed, bytes, used, key, file };
         let at = match self.nodes.iter().position(Option::is_none) {
             Some(at) => at,
             None => {
@@ -249,23 +348,125 @@ impl<B: Backend> PrefixCache<B> {
 
     /// Gives up a node without children.
     fn remove(&mut self, at: usize) {
+        self.drop_file(at);
         if let Some(node) = self.nodes[at].take() {
             self.bytes -= node.bytes;
             self.siblings(node.parent).retain(|&child| child != at);
         }
     }
 
-    /// Gives up leaves until no more is kept than may be.
-    fn shrink(&mut self) {
+    /// The node that was used longest ago among those that are `held` and have no child that is.
+    fn oldest(&self, held: impl Fn(&Node<B>) -> bool) -> Option<usize> {
+        let above = |node: &Node<B>| node.children.iter().any(|&child| self.nodes[child].as_ref().is_some_and(&held));
+        let nodes = self.nodes.iter().enumerate().filter_map(|(at, node)| Some((at, node.as_ref()?)));
+        let last = nodes.filter(|(_, node)| held(node) && !above(node));
+        last.min_by_key(|(_, node)| node.used).map(|(at, _)| at)
+    }
+
+    /// Gives up memory until no more is kept than may be.
+    fn shrink(&mut self, backend: &B) {
         while self.bytes > self.limit {
-            let nodes = self.nodes.iter().enumerate();
-            let leaves =
-                nodes.filter_map(|(at, node)| Some((at, node.as_ref()?))).filter(|(_, n)| n.children.is_empty());
-            match leaves.min_by_key(|(_, node)| node.used).map(|(at, _)| at) {
-                Some(at) => self.remove(at),
-                None => return,
+            let Some(at) = self.oldest(|node| node.bytes > 0) else { return };
+            self.save(backend, at);
+            self.clear(at);
+        }
+        self.shrink_files();
+    }
+
+    /// Gives up what a node has in memory, and itself if it is good for nothing then.
+    fn clear(&mut self, at: usize) {
+        let Some(node) = &mut self.nodes[at] else { return };
+        self.bytes -= node.bytes;
+        (node.target, node.drafter, node.bytes) = (Vec::new(), Vec::new(), 0);
+        if node.file.is_none() && node.children.is_empty() {
+            self.remove(at);
+        }
+    }
+
+    /// Writes what a node has in memory, unless its file has that.
+    fn save(&mut self, backend: &B, at: usize) {
+        let (Some(node), Some(spill)) = (&self.nodes[at], &mut self.spill) else { return };
+        let has = |entry: &Entry| {
+            (0..node.target.len()).all(|i| !node.holds(i) || node.file_has(i))
+                && (node.drafter.is_empty() || entry.drafter > 0 && entry.observed <= node.observed)
+        };
+        if spill.trouble.is_some() || node.file.as_ref().is_some_and(has) {
+            return;
+        }
+        let parent = node.parent.and_then(|parent| self.nodes[parent].as_ref()).map(|parent| parent.key);
+        let entry = Entry {
+            key: node.key,
+            parent: parent.unwrap_or(*spill.files.root()),
+            tokens: node.tokens.clone(),
+            target: node.target.iter().map(Option::is_some).collect(),
+            drafter: node.drafter.len(),
+            observed: node.observed,
+            page_bytes: self.page_bytes,
+            used: node.used,
+        };
+        let target: Vec<Vec<u8>> = node.target.iter().flatten().map(|page| backend.kv_bytes(page)).collect();
+        let drafter: Vec<Vec<u8>> = node.drafter.iter().map(|page| backend.kv_bytes(page)).collect();
+        match spill.files.write(&entry, [&target, &drafter]) {
+            Ok(()) => self.attach(at, entry),
+            Err(error) => spill.trouble = Some(error.to_string()),
+        }
+    }
+
+    /// Says that a node has this file.
+    fn attach(&mut self, at: usize, entry: Entry) {
+        if let (Some(node), Some(spill)) = (&mut self.nodes[at], &mut self.spill) {
+            spill.bytes -= node.file.as_ref().map_or(0, Entry::bytes);
+            spill.bytes += entry.bytes();
+            node.file = Some(entry);
+        }
+    }
+
+    /// Gives up a node's file.
+    fn drop_file(&mut self, at: usize) {
+        let file = self.nodes[at].as_mut().and_then(|node| node.file.take());
+        if let (Some(entry), Some(spill)) = (file, &mut self.spill) {
+            spill.bytes -= entry.bytes();
+            spill.files.remove(&entry.key);
+        }
+    }
+
+    fn forget_file(&mut self, key: &Key) {
+        if let Some(spill) = &self.spill {
+            spill.files.remove(key);
+        }
+    }
+
+    /// Gives up files until there are no more bytes of them than may be.
+    fn shrink_files(&mut self) {
+        while self.spill.as_ref().is_some_and(|spill| spill.bytes > spill.files.limit()) {
+            let Some(at) = self.oldest(|node| node.file.is_some()) else { return };
+            self.drop_file(at);
+            if self.nodes[at].as_ref().is_some_and(|node| node.bytes == 0 && node.children.is_empty()) {
+                self.remove(at);
             }
         }
+    }
+
+    /// Writes everything that is in memory, what was used last at the end.
+    pub fn flush(&mut self, backend: &B) {
+        let nodes = self.nodes.iter().enumerate().filter_map(|(at, node)| Some((node.as_ref()?.used, at)));
+        let mut nodes: Vec<_> = nodes.collect();
+        nodes.sort_unstable();
+        for (_, at) in nodes {
+            self.save(backend, at);
+        }
+        self.shrink_files();
+    }
+}
+
+impl<B: Backend> Node<B> {
+    /// Whether the page of a layer is in memory.
+    fn holds(&self, layer: usize) -> bool {
+        self.target.get(layer).is_some_and(Option::is_some)
+    }
+
+    fn file_has(&self, layer: usize) -> bool {
+        self.file.as_ref().is_some_and(|entry| entry.target.get(layer) == Some(&true))
     }
 }
 

@@ -152,6 +152,6 @@ impl Scheduler {
         let pages =
             loaded.target.config().layers.iter().map(|layer| pages_needed(layer.span, positions, widest) as u64);
         let drafter = loaded.drafter.as_ref().map_or(0, |drafter| drafter.context_bytes());
-        pages.sum::<u64>() * loaded.page_bytes()[0] + drafter
+        pages.sum::<u64>() * loaded.page_bytes[0] + drafter
     }
 }

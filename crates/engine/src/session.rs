@@ -83,7 +83,7 @@ impl Session {
         let most = prompt.len() - 1;
         let mut kept = self.rewind(shared.min(most));
         let loaded = Arc::clone(&self.loaded);
-        let hit = loaded.prefix().and_then(|mut prefix| prefix.find(prompt, most, &self.cache));
+        let hit = loaded.prefix().and_then(|mut prefix| prefix.find(&loaded.backend, prompt, most, &self.cache));
         if let Some(hit) = hit.filter(|hit| hit.len > kept) {
             kept = hit.len;
             self.reset();
@@ -129,7 +129,7 @@ impl Session {
         let loaded = Arc::clone(&self.loaded);
         if let Some(mut prefix) = loaded.prefix() {
             let drafter = self.speculation.context(&loaded.backend);
-            prefix.keep(&self.tokens, &self.cache, drafter, loaded.page_bytes());
+            prefix.keep(&loaded.backend, &self.tokens, &self.cache, drafter);
         }
     }
 

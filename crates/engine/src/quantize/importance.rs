@@ -251,6 +251,14 @@ impl Backend for Recorder {
         self.inner.softcap(x, multiplier, cap)
     }
 
+    fn kv_bytes(&self, page: &KvPage) -> Vec<u8> {
+        self.inner.kv_bytes(page)
+    }
+
+    fn kv_page_of(&self, spec: KvSpec, bytes: &[u8]) -> Result<Option<KvPage>, BackendError> {
+        self.inner.kv_page_of(spec, bytes)
+    }
+
     fn dynamic_conv(&self, x: &Tensor, base: &Vector, dynamic: &Tensor, side: usize) -> Tensor {
         self.inner.dynamic_conv(x, base, dynamic, side)
     }

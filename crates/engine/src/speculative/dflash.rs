@@ -3,7 +3,7 @@
 use super::{Draft, DraftError, Drafter, DrafterModel};
 use crate::prefix::{Continued, Observed};
 use crate::sampling::Chain;
-use glimmer_backend::{Backend, CpuBackend, KvSpec, KvType, KvTypes};
+use glimmer_backend::{Backend, KvSpec};
 use glimmer_checkpoint::Checkpoint;
 use glimmer_model::ModelError;
 use glimmer_model::dflash::{self, DFlashConfig, DFlashContext};
@@ -39,10 +39,8 @@ impl<B: Backend> DrafterModel<B> for DFlash<B> {
         self.model.config().block_size
     }
 
-    fn page_bytes(&self) -> u64 {
-        let c = self.model.config();
-        let types = KvTypes::both(KvType::F32);
-        CpuBackend::page_bytes(KvSpec { heads: c.num_key_value_heads, head_dim: c.head_dim, types }) as u64
+    fn pages(&self) -> KvSpec {
+        self.model.config().pages()
     }
 
     fn context_bytes(&self) -> u64 {

@@ -23,7 +23,7 @@ pub use width::{Estimate, Proposer};
 use crate::prefix::{Continued, Observed};
 use crate::sampling::{Chain, DrawError};
 use crate::{EngineError, suspicion};
-use glimmer_backend::Backend;
+use glimmer_backend::{Backend, KvSpec};
 use glimmer_checkpoint::Checkpoint;
 use glimmer_model::ModelError;
 use glimmer_model::dflash::DFlashConfig;
@@ -62,8 +62,8 @@ pub trait DrafterModel<B: Backend>: Send + Sync {
     fn kind(&self) -> &'static str;
     /// The most rows of a round: the anchor and `block_size - 1` proposals.
     fn block_size(&self) -> usize;
-    /// Bytes of a page of a layer of its context.
-    fn page_bytes(&self) -> u64;
+    /// The shape of the pages of its context.
+    fn pages(&self) -> KvSpec;
     /// Bytes of a context at most.
     fn context_bytes(&self) -> u64;
     /// A drafter with an empty context.

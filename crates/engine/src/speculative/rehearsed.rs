@@ -8,7 +8,7 @@ use super::{Draft, DraftError, Drafter, DrafterModel};
 use crate::prefix::{Continued, Observed};
 use crate::random::Random;
 use crate::sampling::Chain;
-use glimmer_backend::Backend;
+use glimmer_backend::{Backend, KvSpec};
 use glimmer_model::ModelError;
 use glimmer_model::muse::MuseText;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -85,8 +85,8 @@ impl<B: Backend> DrafterModel<B> for Rehearsed<B> {
         self.inner.block_size()
     }
 
-    fn page_bytes(&self) -> u64 {
-        self.inner.page_bytes()
+    fn pages(&self) -> KvSpec {
+        self.inner.pages()
     }
 
     fn context_bytes(&self) -> u64 {

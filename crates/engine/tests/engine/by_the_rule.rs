@@ -125,6 +125,16 @@ impl Backend for Both {
         self.scalar.kv_own(rule)
     }
 
+    fn kv_bytes(&self, [kernels, rule]: &Self::KvPage) -> Vec<u8> {
+        [self.kernels.kv_bytes(kernels), self.scalar.kv_bytes(rule)].concat()
+    }
+
+    fn kv_page_of(&self, spec: KvSpec, bytes: &[u8]) -> Result<Option<Self::KvPage>, BackendError> {
+        let (kernels, rule) = bytes.split_at(bytes.len() / 2);
+        let kernels = self.kernels.kv_page_of(spec, kernels)?;
+        Ok(kernels.zip(self.scalar.kv_page_of(spec, rule)?).map(|(kernels, rule)| [kernels, rule]))
+    }
+
     fn tensor(&self, rows: usize, cols: usize, values: Vec<f32>) -> Twice {
         let x = self.scalar.tensor(rows, cols, values);
         Twice { kernels: x.clone(), rule: x }

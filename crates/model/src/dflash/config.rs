@@ -2,7 +2,7 @@
 
 use crate::ModelError;
 use crate::muse::TextConfig;
-use glimmer_backend::PAGE;
+use glimmer_backend::{KvSpec, KvType, KvTypes, PAGE};
 use glimmer_checkpoint::{Checkpoint, Error, Fields, TensorSpec};
 use std::fmt::Display;
 
@@ -189,6 +189,12 @@ impl DFlashConfig {
         // What is kept, as much again while it is observed at once, and both begin within a page.
         let pages = (2 * (self.reach() + self.block_size)).div_ceil(PAGE) + 1;
         (pages * PAGE) as u64 * per_position as u64
+    }
+
+    /// The shape of the pages of its context.
+    pub fn pages(&self) -> KvSpec {
+        let types = KvTypes::both(KvType::F32);
+        KvSpec { heads: self.num_key_value_heads, head_dim: self.head_dim, types }
     }
 
     /// Every tensor of the drafter.

@@ -1,7 +1,7 @@
 //! What a drafter remembers of the verified sequence: keys and values of its layers, by absolute position.
 
 use crate::kv_pages::KvPages;
-use glimmer_backend::{Backend, BackendError, KvSpec, KvType, KvTypes, PAGE};
+use glimmer_backend::{Backend, BackendError, KvSpec, PAGE};
 use std::ops::Range;
 
 /// Context keys and values of every drafter layer.
@@ -20,8 +20,7 @@ pub struct Context<B: Backend> {
 }
 
 impl<B: Backend> Context<B> {
-    pub(super) fn new(layers: usize, reach: usize, block: usize, heads: usize, head_dim: usize) -> Self {
-        let spec = KvSpec { heads, head_dim, types: KvTypes::both(KvType::F32) };
+    pub(super) fn new(layers: usize, reach: usize, block: usize, spec: KvSpec) -> Self {
         Self { layers: (0..layers).map(|_| KvPages::new(spec)).collect(), reach, block, start: 0, end: 0 }
     }
 

@@ -59,7 +59,7 @@ impl<B: Backend> DFlash<B> {
     /// An empty context.
     pub fn context(&self) -> Context<B> {
         let c = &self.config;
-        Context::new(c.num_hidden_layers, c.reach(), c.block_size, c.num_key_value_heads, c.head_dim)
+        Context::new(c.num_hidden_layers, c.reach(), c.block_size, c.pages())
     }
 
     /// Adds the target's tapped states (rows, taps * hidden) of verified positions from `position` on.

@@ -4,6 +4,7 @@ use super::VisionConfig;
 use crate::ModelError;
 use crate::dflash::DFlashConfig;
 use crate::kv_cache::Span;
+use glimmer_backend::{KvSpec, KvTypes};
 use glimmer_checkpoint::{Checkpoint, Fields, TensorSpec};
 
 /// Everything that `config.json` says about the target.
@@ -90,6 +91,11 @@ impl MuseConfig {
 }
 
 impl TextConfig {
+    /// The shape of the pages of every layer, stored as these types.
+    pub fn pages(&self, types: KvTypes) -> KvSpec {
+        KvSpec { heads: self.num_key_value_heads, head_dim: self.head_dim, types }
+    }
+
     fn from_fields(fields: &Fields<'_>) -> Result<Self, ModelError> {
         let width = |key: &str, default: usize| fields.opt_usize(key, 1..=MAX_WIDTH).map(|n| n.unwrap_or(default));
         let scale = |key: &str, default: f32| fields.opt_f32(key, SCALES).map(|x| x.unwrap_or(default));

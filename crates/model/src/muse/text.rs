@@ -5,7 +5,7 @@ use crate::ModelError;
 use crate::kv_cache::{CannotTruncate, KvCache};
 use crate::layers::{Mlp, centred_norm, counted, norm, table, weight};
 use crate::observe::{Observer, Site};
-use glimmer_backend::{Backend, BackendError, KvSpec, KvTypes};
+use glimmer_backend::{Backend, BackendError, KvTypes};
 use glimmer_checkpoint::{Checkpoint, Cursor};
 use std::ops::Range;
 
@@ -65,7 +65,7 @@ impl<B: Backend> MuseText<B> {
     /// An empty cache for up to `context` positions, of which at most `widest` are added in one pass.
     pub fn cache(&self, context: usize, widest: usize, types: KvTypes) -> TextCache<B> {
         let c = &self.config;
-        let spec = KvSpec { heads: c.num_key_value_heads, head_dim: c.head_dim, types };
+        let spec = c.pages(types);
         TextCache { layers: c.layers.iter().map(|layer| KvCache::new(layer.span, context, widest, spec)).collect() }
     }
 
