@@ -2,15 +2,38 @@
 
 use crate::error::{Error, brief, escape};
 use crate::gguf::side::Side;
+use crate::hub::SIDE_FILES;
 use crate::json::{self, parse_object};
+use crate::pair::MANIFEST;
 use crate::source::{Blob, Source};
 use crate::{Cursor, Extent, Fields, Rows, Tensor, TensorInfo, TensorSpec, container};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 /// The largest side file that is read: a tokenizer of 200 000 tokens has about 30 MB.
 const MAX_SIDE_FILE: u64 = 64 << 20;
+
+/// A file that a checkpoint is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointFile {
+    /// Its plain name.
+    pub name: String,
+    /// Whether it holds weights: such a file is large, and never edited.
+    pub weights: bool,
+    /// Where its bytes are.
+    pub content: Content,
+}
+
+/// The bytes of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// They are on disk, possibly behind a link.
+    Disk(PathBuf),
+    /// They are part of the binary.
+    Embedded(&'static [u8]),
+}
 
 /// An open checkpoint: configuration, side files, and a table of tensors that are read on demand, from any thread.
 ///
@@ -107,6 +130,36 @@ impl Checkpoint {
     pub fn json(&self, name: &str) -> Result<Option<Map<String, Value>>, Error> {
         let Some(bytes) = self.small_file(name, json::MAX_BYTES)? else { return Ok(None) };
         parse_object(&self.source.describe(name), "file", &bytes).map(Some)
+    }
+
+    /// The files that it is made of: those of the weights, and of a directory what is read beside them. Whatever else is there is no
+    /// part of it.
+    ///
+    /// # Errors
+    /// [`Error::Io`], and [`Error::Malformed`] for what is no regular file.
+    pub fn files(&self) -> Result<Vec<CheckpointFile>, Error> {
+        let mut names: Vec<(String, bool)> = self.blobs.keys().map(|name| (name.clone(), true)).collect();
+        if self.side.is_none() {
+            for name in SIDE_FILES.into_iter().filter(|name| *name != MANIFEST) {
+                if self.source.open(name)?.is_some() {
+                    names.push((name.into(), false));
+                }
+            }
+        }
+        let content = |name: &str| match &self.source {
+            Source::Path { path, is_directory: true } => Some(Content::Disk(path.join(name))),
+            Source::Path { path, .. } => Some(Content::Disk(path.with_file_name(name))),
+            Source::Embedded { files, .. } => {
+                files.iter().find(|(known, _)| *known == name).map(|(_, bytes)| Content::Embedded(bytes))
+            }
+        };
+        let file = |(name, weights): (String, bool)| Some(CheckpointFile { content: content(&name)?, name, weights });
+        Ok(names.into_iter().filter_map(file).collect())
+    }
+
+    /// The file that it is opened by, where it is in GGUF files.
+    pub fn first_gguf(&self) -> Option<&str> {
+        self.side.as_ref().map(|side| side.file.as_str())
     }
 
     /// Every tensor, sorted by name.

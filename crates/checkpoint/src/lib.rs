@@ -46,12 +46,12 @@ mod tensor;
 pub mod tokenizer;
 pub mod write;
 
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{Checkpoint, CheckpointFile, Content};
 pub use cursor::Cursor;
 pub use error::Error;
 pub use fields::Fields;
 pub use fingerprint::Fingerprint;
-pub use pair::{DRAFTER, Pair};
+pub use pair::{DRAFTER, MANIFEST, Pair, manifest, set_best_width};
 pub use rows::Rows;
 pub use tensor::{Extent, Tensor, TensorInfo, TensorSpec};
 

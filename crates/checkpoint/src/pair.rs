@@ -4,11 +4,12 @@ use crate::Fields;
 use crate::error::{Error, brief};
 use crate::json::{self, parse_object};
 use crate::source::{Source, is_plain};
-use serde_json::{Map, Value};
+use crate::write::replace_file;
+use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
 /// The manifest. A directory that has it is a bundle.
-pub(crate) const MANIFEST: &str = "dflash_pair.json";
+pub const MANIFEST: &str = "dflash_pair.json";
 
 /// The folder of a target's directory where its drafter is, if it has one and no manifest says otherwise.
 pub const DRAFTER: &str = "drafter";
@@ -43,6 +44,33 @@ impl Pair {
         }
         Ok(Some(Pair { manifest: file, target: at.join(target), drafter: at.join(drafter), width }))
     }
+}
+
+/// The manifest of a bundle with these parts, whose best width is known or is not.
+pub fn manifest(target: &str, drafter: &str, width: Option<usize>) -> Vec<u8> {
+    let mut manifest = json!({ "layout": { "target": target, "drafter": drafter }, "backend": "dflash" });
+    if let Some(width) = width {
+        manifest["benchmark"] = json!({ "best_block_size": width });
+    }
+    format!("{manifest:#}\n").into_bytes()
+}
+
+/// Writes into the manifest of the bundle `at` which width is the best. All else that it says stays.
+///
+/// # Errors
+/// As [`Pair::read`]; [`Error::Missing`] where there is no manifest, [`Error::Io`] where it cannot be written.
+pub fn set_best_width(at: &Path, width: usize) -> Result<(), Error> {
+    let source = Source::at(at)?;
+    let file = source.describe(MANIFEST);
+    let Some(bytes) = source.read(MANIFEST, json::MAX_BYTES)? else {
+        let expected = "the manifest of a pair bundle".into();
+        return Err(Error::Missing { file: source.to_string(), what: MANIFEST.into(), expected, more: 0 });
+    };
+    let mut manifest = parse_object(&file, "manifest", &bytes)?;
+    Manifest::parse(&file, &manifest)?;
+    let benchmark = manifest.entry("benchmark").or_insert_with(|| json!({}));
+    benchmark["best_block_size"] = json!(width);
+    replace_file(&at.join(MANIFEST), format!("{:#}\n", Value::Object(manifest)).as_bytes())
 }
 
 /// What a manifest says.

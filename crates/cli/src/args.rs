@@ -1,5 +1,11 @@
 //! What was typed.
 
+mod cache;
+mod pair;
+
+pub use cache::{ListArgs, PullArgs, RemoveArgs};
+pub use pair::{MakePairArgs, PairCommand, TuneArgs};
+
 use crate::failure::{Failure, Outcome};
 use crate::{flags, terminal};
 use clap::error::ErrorKind;
@@ -48,6 +54,16 @@ pub enum Command {
     /// their bytes as tokens. With -p or -d random tokens are timed instead, a prompt and decoding one after the other, as
     /// llama-bench does.
     Bench(Box<BenchArgs>),
+    /// Makes bundles of a target and its drafter
+    #[command(subcommand)]
+    Pair(PairCommand),
+    /// Measures which draft width is the best on this machine, and stores it
+    ///
+    /// Four short prompts are continued with rounds of every width by turns, which gives the same tokens at every width. What verifying and
+    /// drafting took goes to glimmer/tuned.json under XDG_CONFIG_HOME (by default ~/.config), for these models, this processor and these
+    /// settings: there, `--draft-width auto` begins with it instead of learning it, and the start line says so. The best width goes into
+    /// dflash_pair.json if MODEL is a bundle's directory.
+    Tune(Box<TuneArgs>),
     /// Writes a synthetic checkpoint: random weights in the container and encoding of a real one
     #[command(hide = true)]
     Synth(SynthArgs),
@@ -161,7 +177,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "KIND", alias = "spec-type", hide_possible_values = true)]
     pub draft_kind: Option<DraftKind>,
     /// Rows of a round: the newest token and N-1 proposals. auto chooses for every round what is likely to be the fastest, and
-    /// leaves the drafter alone where it does not pay [default: a pair bundle's best, else auto]
+    /// leaves the drafter alone where it does not pay [default: auto, but a pair bundle's best where `glimmer tune` was never run]
     #[arg(long, value_name = "auto|N", visible_alias = "draft-block-size", value_parser = draft_width)]
     pub draft_width: Option<DraftWidth>,
     /// Proposals of a round, one less than the draft width
@@ -586,35 +602,6 @@ pub struct SynthArgs {
     /// The file or directory to write, which must not exist
     #[arg(short, long, value_name = "PATH")]
     pub out: PathBuf,
-}
-
-#[derive(Args, Debug)]
-pub struct PullArgs {
-    /// org/repo, org/repo:QUANT for the GGUF file of a quantization, org/repo@REVISION
-    #[arg(value_name = "NAME", required_unless_present = "model", conflicts_with = "model")]
-    pub first: Option<String>,
-    #[arg(short = 'm', long, hide = true)]
-    pub model: Option<String>,
-    /// A branch, a tag or a commit [default: main]
-    #[arg(long)]
-    pub revision: Option<String>,
-}
-
-#[derive(Args, Debug)]
-pub struct ListArgs {
-    /// Prints a JSON list
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Debug)]
-pub struct RemoveArgs {
-    /// org/repo, org/repo@REVISION or org/repo:QUANT
-    #[arg(value_name = "NAME", required = true)]
-    pub names: Vec<String>,
-    /// Does not ask
-    #[arg(short, long)]
-    pub yes: bool,
 }
 
 /// Reads the command line. `None`: the answer was printed already.

@@ -10,6 +10,7 @@ mod flags;
 mod inspect;
 mod models;
 mod output;
+mod pair;
 mod plan;
 mod printer;
 mod progress;
@@ -22,6 +23,7 @@ mod signals;
 mod synth;
 mod terminal;
 mod trace;
+mod tune;
 
 use args::{Cli, Command};
 use clap::CommandFactory;
@@ -62,6 +64,8 @@ fn perform() -> Outcome {
         }
         Command::List(args) => models::list(&args),
         Command::Rm(args) => models::remove(args, &around),
+        Command::Pair(args::PairCommand::Make(args)) => pair::make(args, &around, &signals::install()?),
+        Command::Tune(args) => tune::tune(*args, &around, &signals::install()?),
         Command::Synth(args) => synth::synth(&args, &signals::install()?),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -158,7 +158,8 @@ fn short(commit: &str) -> &str {
     commit.get(..commit.len().min(12)).filter(|short| !short.is_empty()).unwrap_or("-")
 }
 
-fn size(bytes: u64) -> String {
+/// Bytes, for people.
+pub fn size(bytes: u64) -> String {
     match bytes {
         0..10_000 => format!("{bytes} B"),
         10_000..10_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),

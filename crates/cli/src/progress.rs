@@ -50,6 +50,11 @@ impl Progress {
         Self::new("measuring {bar:30} {pos} of {len} outputs{msg}", |rate| format!("{:.1} a minute", 60.0 * rate))
     }
 
+    /// For generations.
+    pub fn tuning() -> Self {
+        Self::new("tuning {bar:30} {pos} of {len} generations{msg}", |rate| format!("{rate:.1} a second"))
+    }
+
     /// For tokens of a prompt.
     pub fn reading() -> Self {
         Self::new("reading the prompt {bar:30} {pos} of {len} tokens{msg}", |rate| format!("{rate:.1} tok/s"))

@@ -8,7 +8,7 @@ use crate::progress::Progress;
 use crate::prompt::Prompt;
 use crate::signals::Interrupt;
 use crate::trace::Trace;
-use crate::{repl, terminal};
+use crate::{repl, terminal, tune};
 use glimmer_engine::chat::message::{Message, ReasoningStrength};
 use glimmer_engine::inspect::{self, Part};
 use glimmer_engine::sampling::Sampling;
@@ -25,6 +25,8 @@ pub struct Ready<'a> {
     /// Prompts are conversations.
     pub chat: bool,
     width: DraftWidth,
+    /// The day on which the costs were measured that choosing widths begins with.
+    tuned: Option<String>,
     sampling: Sampling,
     style: Style,
     trace: Option<Trace>,
@@ -49,7 +51,9 @@ pub fn run(mut plan: RunPlan, around: &Surroundings, interrupt: &Interrupt) -> O
     announce(plan);
     let ready = Ready::load(plan, chat, around)?;
     if !plan.quiet {
-        terminal::say(&terminal::on_one_line(&start_line(ready.engine.settings(), ready.width)));
+        let tuned = ready.tuned.as_ref().map(|day| format!(", tuned {day}")).unwrap_or_default();
+        let line = start_line(ready.engine.settings(), ready.width) + &tuned;
+        terminal::say(&terminal::on_one_line(&line));
     }
     warn(&ready.engine);
     let mut session = ready.engine.session()?;
@@ -152,12 +156,21 @@ impl<'a> Ready<'a> {
             Some(_) => DraftWidth::Auto,
             None => DraftWidth::Fixed(1),
         };
+        let (width, tuned) = match &plan.width {
+            Some(Width { rows: rows @ DraftWidth::Fixed(_), typed: true, .. }) => (*rows, None),
+            // What was measured here is a better guide than what a bundle brings.
+            other => match tune::recall(&engine) {
+                Some(tuning) => (DraftWidth::Auto, Some(tuning.day())),
+                None => (other.as_ref().map_or(auto, |width| width.rows), None),
+            },
+        };
         let sampling = plan.sampling(engine.default_sampling(), plan.seed().unwrap_or_else(draw_seed));
         sampling.validate(engine.vocab_size())?;
         Ok(Self {
             plan,
             chat,
-            width: plan.width.as_ref().map_or(auto, |width| width.rows),
+            width,
+            tuned,
             trace,
             sampling,
             style: Style {

@@ -15,6 +15,7 @@ use crate::spill::Spill;
 use crate::step::Matrices;
 use crate::suspicion;
 use crate::tokenizer::Tokenizer;
+use crate::tune::{self, TuningKey};
 use glimmer_backend::{ActivationType, CpuBackend, CpuOptions, Isa, KvType, KvTypes};
 use glimmer_checkpoint::{Checkpoint, Fields};
 use glimmer_encoding::{Encoding, FloatType};
@@ -149,6 +150,7 @@ pub(crate) struct Loaded {
     pub geometry: Geometry,
     pub settings: Settings,
     pub matrices: Matrices,
+    pub tuning_key: Option<TuningKey>,
     pub suspicions: Vec<String>,
     pub defaults: Sampling,
     pub eos: Vec<u32>,
@@ -284,6 +286,7 @@ impl Engine {
             mmap: options.mmap,
         };
         let matrices = inspect::matrices(&checkpoint, &backend);
+        let tuning_key = tune::key(options, &settings, [before, total - before]);
         let SideFiles { tokenizer, template, frame, defaults, eos } = files;
         let loaded = Loaded {
             backend,
@@ -300,6 +303,7 @@ impl Engine {
             geometry,
             settings,
             matrices,
+            tuning_key,
             suspicions,
             defaults,
             eos,

@@ -44,6 +44,20 @@ pub enum EngineError {
         /// What can be done without it.
         advice: &'static str,
     },
+    /// There is no drafter where one is needed.
+    #[error("{label}: there is no drafter for it: --draft-model names one")]
+    NoDrafter {
+        /// The target.
+        label: String,
+    },
+    /// A drafter changed the output, which none can.
+    #[error("{label}: the tokens of rounds of {rows} rows are not those of plain decoding: nothing is stored")]
+    Differs {
+        /// The target.
+        label: String,
+        /// Rows of a round.
+        rows: usize,
+    },
     /// An architecture that no drafter is registered for.
     #[error("{label}: unknown drafter architecture `{found}` (known: {known})")]
     UnknownDrafter {

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bundle;
 pub mod chat;
 mod engine;
 mod error;
@@ -30,6 +31,7 @@ pub mod stops;
 mod suspicion;
 pub mod synth;
 pub mod tokenizer;
+pub mod tune;
 
 pub use engine::{DrafterSettings, Engine, EngineOptions, LoadProgress, PrefixFiles, Settings};
 pub use error::EngineError;

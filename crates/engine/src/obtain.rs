@@ -30,8 +30,8 @@ impl EngineOptions {
     /// Has target and drafter here, as [`Source::obtain`](crate::Source::obtain) does, and puts the parts of a pair bundle in its
     /// place: for a target its target and, if `draft` says so and no other was named, its drafter; for a drafter its drafter.
     /// A target that is no bundle may have its drafter in a folder `drafter`, or, where it is a GGUF file, in another one beside it:
-    /// what such a file is, is read in it, and only one that fits the target is taken, if there are no two of them. Its vision tower
-    /// is found in the same way.
+    /// what such a file is, is read in it, and only one that fits the target is taken, if there are no two of them. A vision tower
+    /// beside it, or beside a bundle's target, is found in the same way.
     ///
     /// # Errors
     /// For a model that cannot be had, and a bundle that cannot be honoured.
@@ -51,17 +51,18 @@ impl EngineOptions {
         if let Some(projector) = &mut self.projector {
             projector.obtain(watch)?;
         }
-        if let Some(pair) = self.target.pair()? {
+        let pair = self.target.pair()?;
+        let is_pair = pair.is_some();
+        if let Some(pair) = pair {
             if draft && self.drafter.is_none() {
                 self.drafter = Some(self.target.part(pair.drafter));
                 let field = format!("{}: field `benchmark.best_block_size`", pair.manifest);
                 obtained.width = pair.width.map(|rows| PairWidth { rows, field });
             }
             self.target = self.target.part(pair.target);
-            return Ok(obtained);
         }
         let beside = Beside::of(&self.target)?;
-        if draft && self.drafter.is_none() {
+        if draft && self.drafter.is_none() && !is_pair {
             match &beside.drafters[..] {
                 [one] => self.drafter = Some(self.target.part(one.clone())),
                 several => obtained.notes.extend(too_many(&self.target, several)),

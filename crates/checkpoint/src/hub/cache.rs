@@ -260,18 +260,6 @@ fn symlink(target: &Path, place: &Path) -> std::io::Result<()> {
     std::os::windows::fs::symlink_file(target, place)
 }
 
-/// Bytes that may still be written to the disk that has `path`, where the system says so.
-#[cfg(unix)]
-pub(super) fn room(path: &Path) -> Option<u64> {
-    let disk = rustix::fs::statvfs(path).ok()?;
-    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
-}
-
-#[cfg(not(unix))]
-pub(super) fn room(_: &Path) -> Option<u64> {
-    None
-}
-
 fn folder_name(id: &str) -> String {
     format!("{PREFIX}{}", id.replace('/', "--"))
 }

@@ -7,7 +7,7 @@ use crate::{huggingface, index, json};
 use std::path::{Path, PathBuf};
 
 /// Small files that are read beside weights, or will be.
-const SIDE_FILES: [&str; 13] = [
+pub(crate) const SIDE_FILES: [&str; 13] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",

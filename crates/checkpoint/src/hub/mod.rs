@@ -13,10 +13,12 @@ mod name;
 mod settings;
 
 pub use cache::{Cached, Removal};
+pub(crate) use files::SIDE_FILES;
 pub use name::Repository;
 
 use crate::error::{Error, escape};
 use crate::pair::{MANIFEST, Manifest};
+use crate::write::free_space;
 use client::Client;
 use download::{Download, Step, partial};
 use listing::{Listed, Listing};
@@ -148,7 +150,7 @@ impl Hub {
         };
         let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0u64, u64::saturating_add);
         let bytes = sum(&mut missing.iter().map(absent));
-        if let Some(room) = cache::room(&folder).filter(|&room| room < bytes) {
+        if let Some(room) = free_space(&folder).filter(|&room| room < bytes) {
             let (bytes, room, at) = (gigabytes(bytes), gigabytes(room), escape(&self.cache.to_string_lossy()));
             return Err(self.failure(name, format!("{bytes} are to be downloaded, and {at} has room for {room}")));
         }

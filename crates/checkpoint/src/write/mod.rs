@@ -6,6 +6,10 @@
 pub mod gguf;
 pub mod safetensors;
 
+mod copy;
+
+pub use copy::{copy_file, free_space, link_file};
+
 use crate::Error;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -72,6 +76,18 @@ fn io_error(path: &Path, cause: io::Error) -> Error {
 /// Writes a small file.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     File::create_new(path).and_then(|mut file| file.write_all(bytes)).map_err(|cause| io_error(path, cause))
+}
+
+/// Writes a small file in place of what is there, which stays as it is where that fails.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let mut part = path.as_os_str().to_os_string();
+    part.push(format!(".{}.part", std::process::id()));
+    let part = PathBuf::from(part);
+    let written = fs::write(&part, bytes).and_then(|()| File::open(&part)?.sync_all());
+    written.and_then(|()| fs::rename(&part, path)).map_err(|cause| {
+        let _ = fs::remove_file(&part);
+        io_error(path, cause)
+    })
 }
 
 /// A file of tensors whose header is written, and that takes their bytes in the header's order.

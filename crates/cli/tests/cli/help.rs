@@ -11,6 +11,8 @@ fn help_is_as_reviewed() {
         ("inspect", &["inspect", "--help"]),
         ("quantize", &["quantize", "--help"]),
         ("bench_step", &["bench", "step", "--help"]),
+        ("pair_make", &["pair", "make", "--help"]),
+        ("tune", &["tune", "--help"]),
         ("pull", &["pull", "--help"]),
         ("list", &["list", "--help"]),
         ("rm", &["rm", "--help"]),

@@ -7,6 +7,7 @@ mod golden;
 mod help;
 mod hub;
 mod inspect;
+mod pair;
 mod quantize;
 mod refused;
 #[cfg(unix)]
@@ -19,4 +20,5 @@ mod support;
 mod suspicion;
 mod text;
 mod trace;
+mod tune;
 mod usage;

@@ -45,6 +45,8 @@ impl Ran {
 /// The binary, with nothing on standard input.
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_glimmer"));
+    // What its user has tuned is no part of a test.
+    command.env("XDG_CONFIG_HOME", "/nonexistent");
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

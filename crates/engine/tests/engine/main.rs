@@ -1,5 +1,6 @@
 //! Tests of the engine, by what they are about.
 
+mod bundle;
 mod by_the_rule;
 mod channels;
 mod clip;

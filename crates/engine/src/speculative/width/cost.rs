@@ -77,6 +77,11 @@ impl Costs {
         }
     }
 
+    /// A pass of `rows` rows is believed to take so long, as if it had been measured just now and often enough.
+    pub fn believe(&mut self, rows: usize, seconds: f64) {
+        HOPE.iter().for_each(|_| self.add(rows, seconds, 0));
+    }
+
     /// Whether this many rows were measured often enough to be believed.
     pub fn knows(&self, rows: usize) -> bool {
         self.widths.get(rows).is_some_and(|samples| samples.last.len() >= HOPE.len())

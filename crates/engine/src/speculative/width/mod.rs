@@ -103,6 +103,17 @@ impl Experience {
         Self(Mutex::new(Learned { round: 0, verify, draft, observe, odds: Default::default(), typical: Vec::new() }))
     }
 
+    /// Begins with what verifying and drafting took elsewhere: rows and the seconds of both. What is measured from now on replaces it.
+    pub fn believe(&self, costs: impl Iterator<Item = (usize, f64, f64)>) {
+        let mut learned = self.look();
+        for (rows, verify, draft) in costs {
+            learned.verify.believe(rows, verify);
+            if rows > 1 {
+                learned.draft.believe(rows, draft);
+            }
+        }
+    }
+
     fn look(&self) -> MutexGuard<'_, Learned> {
         // Whoever panicked with it left it whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

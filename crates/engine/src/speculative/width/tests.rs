@@ -251,6 +251,26 @@ fn nothing_is_drafted_before_plain_decoding_was_measured() {
     assert_eq!(Controller::new(experience, 1).plan(), 1);
 }
 
+#[test]
+fn costs_that_are_believed_need_not_be_learned() {
+    let planned = |verify: fn(usize) -> f64, draft: f64| {
+        let experience = Arc::new(Experience::new(BLOCK));
+        experience.believe([1, 2, 4, 8, BLOCK].into_iter().map(|rows| (rows, verify(rows), draft)));
+        Controller::new(experience, BLOCK).plan()
+    };
+    // A flat world is for wide blocks from the first round on, another for none.
+    assert!(planned(|_| 1.0, 0.01) >= 4);
+    assert_eq!(planned(|rows| rows as f64, 1.0), 1);
+    // What rounds take counts more in time.
+    let experience = Arc::new(Experience::new(BLOCK));
+    experience.believe([(1, 1.0, 0.0), (8, 1.0, 0.01), (BLOCK, 1.0, 0.01)].into_iter());
+    let mut controller = Controller::new(Arc::clone(&experience), BLOCK);
+    for rows in [1, 8, BLOCK].repeat(9) {
+        controller.learn(&Measured { rows, verify: rows as f64, ..Measured::default() });
+    }
+    assert!(experience.look().prices(false).verify.at(8.0) >= 8.0);
+}
+
 /// Proposals that cost nothing and are as good as the length of the match says.
 #[test]
 fn looked_up_proposals_are_verified_as_far_as_pays() {
