@@ -426,8 +426,6 @@ pub struct BenchArgs {
     pub ignore_eos: bool,
     #[command(flatten)]
     pub tokens: TokenArgs,
-    #[command(flatten)]
-    pub sampling: BenchSampling,
     /// Tokens that prompt and answer may have together [default: as many as they can have]
     #[arg(short, long, value_name = "N")]
     pub ctx_size: Option<u32>,
@@ -447,6 +445,8 @@ pub struct BenchArgs {
     /// So many repetitions, and bounds of what auto makes of the best fixed width and of decoding plainly.
     #[arg(long, value_name = "N", hide = true, conflicts_with = "repetitions", value_parser = value_parser!(u32).range(2..=1000))]
     pub pairs: Option<u32>,
+    #[command(flatten)]
+    pub sampling: BenchSampling,
 }
 
 /// What llama-bench times.

@@ -39,7 +39,15 @@ fn draw(rows: &[Row], svg: &mut String) -> Result<(), Box<dyn std::error::Error>
         .x_label_area_size(30)
         .y_label_area_size(60)
         .build_cartesian_2d(0.0..groups.len() as f64, 0.0..1.1 * most)?;
-    chart.configure_mesh().disable_x_mesh().x_labels(0).y_desc("tok/s").label_style(("sans-serif", 12)).draw()?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .y_label_formatter(&|rate| format!("{rate:.0}"))
+        .x_labels(0)
+        .y_desc("tok/s")
+        .label_style(("sans-serif", 12))
+        .draw()?;
     let bar = 0.8 / widths.len().max(1) as f64;
     for (i, &width) in widths.iter().enumerate() {
         let colour = COLOURS[i % COLOURS.len()];

@@ -88,7 +88,9 @@ mod tests {
 
     fn row(width: DraftWidth, costs: &[f64]) -> Row {
         let prompt = Encoded { name: "a".into(), ids: vec![1], framing: "ids" };
-        Row { costs: costs.to_vec(), ..Row::new(&prompt, width, &[], 1) }
+        let mut row = Row::new(&prompt, width, &[], 1);
+        row.costs.extend(costs);
+        row
     }
 
     #[test]

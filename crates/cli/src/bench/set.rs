@@ -192,13 +192,15 @@ impl<'a> Measuring<'a> {
         Ok(Self { plan, engine, session: engine.session()?, sampling, listening: interrupt.listen() })
     }
 
-    /// A row for each prompt and width, by prompt. Every prompt is continued at all widths before the next, and everything before
+    /// A row for each prompt and width, by prompt; of at least one prompt. Every prompt is continued at all widths before the next, and everything before
     /// anything is repeated; who goes first changes from one repetition to the next.
     fn rows(&mut self, prompts: &[Encoded], widths: &[DraftWidth]) -> Outcome<Vec<Row>> {
+        let scripts = prompts.iter().map(|prompt| self.script(prompt)).collect::<Outcome<Vec<_>>>()?;
+        // With its script: what the drafter is worth is learned from the first round on.
+        self.engine.rehearse(scripts[0].clone());
         for &width in widths {
             self.speak(&prompts[0], width, WARM_UP)?;
         }
-        let scripts = prompts.iter().map(|prompt| self.script(prompt)).collect::<Outcome<Vec<_>>>()?;
         let (count, each) = (widths.len(), prompts.len() * widths.len());
         let mut runs: Vec<Vec<Run>> = (0..each).map(|_| Vec::new()).collect();
         let mut progress = Progress::benchmarking();
@@ -206,7 +208,9 @@ impl<'a> Measuring<'a> {
         let mut done = 0;
         for repeat in 0..self.plan.repeats {
             for (n, (prompt, script)) in prompts.iter().zip(&scripts).enumerate() {
-                self.engine.rehearse(script.clone());
+                // All widths have the same luck, repetitions each their own.
+                let seed = self.sampling.seed.wrapping_add(repeat as u64);
+                self.engine.rehearse(script.clone().map(|script| Script { seed, ..script }));
                 for turn in 0..count {
                     let at = (turn + repeat) % count;
                     progress.update(done, total);

@@ -10,6 +10,7 @@ fn help_is_as_reviewed() {
         ("run_short", &["run", "-h"]),
         ("inspect", &["inspect", "--help"]),
         ("quantize", &["quantize", "--help"]),
+        ("bench", &["bench", "--help"]),
         ("bench_step", &["bench", "step", "--help"]),
         ("pair_make", &["pair", "make", "--help"]),
         ("tune", &["tune", "--help"]),

@@ -1,6 +1,7 @@
 //! The real binary, from the outside.
 
 mod bench;
+mod bench_set;
 #[path = "../../../checkpoint/tests/checkpoint/corpus.rs"]
 mod corpus;
 mod golden;
