@@ -91,6 +91,11 @@ impl CpuBackend {
         Pages::new(layout, spec.types.keys, spec.types.values).page_bytes()
     }
 
+    /// Pages of keys and values that were taken so far, copies included.
+    pub fn pages_taken(&self) -> u64 {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner).iter().map(Pages::taken).sum()
+    }
+
     /// Threads that take part.
     pub fn threads(&self) -> usize {
         self.pool.threads()

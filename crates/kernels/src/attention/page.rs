@@ -3,6 +3,7 @@
 use super::cache::{KvData, KvDataMut, KvLayout, KvPage, KvType, store_keys, store_values};
 use crate::memory::{Block, Blocks, elements, elements_mut};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that parts of a page begin at multiples of.
 const ALIGN: usize = 64;
@@ -11,6 +12,7 @@ const ALIGN: usize = 64;
 pub struct Pages {
     shape: Shape,
     blocks: Blocks,
+    taken: AtomicU64,
 }
 
 /// The keys and values of one layer at [`CHUNK`](super::CHUNK) positions.
@@ -56,7 +58,7 @@ impl Pages {
     /// Pages of this shape; memory is taken as they are asked for.
     pub fn new(layout: KvLayout, keys: KvType, values: KvType) -> Self {
         let shape = Shape { layout, keys, values };
-        Self { shape, blocks: Blocks::new(shape.parts().1) }
+        Self { shape, blocks: Blocks::new(shape.parts().1), taken: AtomicU64::new(0) }
     }
 
     /// Whether they have this shape.
@@ -69,8 +71,14 @@ impl Pages {
         self.shape.parts().1
     }
 
+    /// Pages that were taken so far, whether they came back or not.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
     /// A page with anything in it, or `None` where the system has no memory for it.
     pub fn take(&self) -> Option<Page> {
+        self.taken.fetch_add(1, Ordering::Relaxed);
         Some(Page { shape: self.shape, memory: self.blocks.take()? })
     }
 }

@@ -103,11 +103,13 @@ fn the_context_keeps_its_window_and_no_more() {
     // At once, row by row with a block drafted in between, and only the last rows of a long prompt: the same block.
     let mut whole = drafter.context();
     drafter.observe(&b, &mut whole, &all, 0, &mut Unobserved).unwrap();
-    let mut by_rows = drafter.context();
+    let (mut by_rows, taken) = (drafter.context(), b.pages_taken());
     for row in 0..590 {
         drafter.observe(&b, &mut by_rows, &b.rows(&all, row..row + 1), row, &mut Unobserved).unwrap();
         block(&mut by_rows);
     }
+    // A page for every 256 positions and layer, and none is copied, however many rounds there are.
+    assert_eq!(b.pages_taken() - taken, (3 * drafter.config().num_hidden_layers) as u64);
     let mut late = drafter.context();
     drafter.observe(&b, &mut late, &b.rows(&all, 570..590), 570, &mut Unobserved).unwrap();
     let expected = block(&mut whole);
