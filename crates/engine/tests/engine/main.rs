@@ -38,3 +38,4 @@ mod synth;
 mod synthetic;
 mod template;
 mod tokenizer;
+mod trees;
