@@ -36,17 +36,19 @@ struct Drafting {
     b: CpuBackend,
     target: MuseText<CpuBackend>,
     drafter: DFlash<CpuBackend>,
+    /// How much of its logits the target says: what a better drafter might be like.
+    told: f32,
 }
 
 impl Drafting {
-    fn new(pair: Pair) -> Self {
+    fn new(pair: Pair, told: f32) -> Self {
         let b = CpuBackend::new(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
         let target = tower(&b, &Source::Nano);
         let source = if pair == Pair::Nano { NanoDrafter::Assistant } else { NanoDrafter::DFlash2 };
         let checkpoint = Source::NanoDrafter(source).open_drafter().unwrap();
         let config = DFlashConfig::bind(&checkpoint, target.config(), "nano").unwrap();
         let drafter = DFlash::load(&b, &checkpoint, config, &mut |_| {}).unwrap();
-        Self { b, target, drafter }
+        Self { b, target, drafter, told }
     }
 
     /// The blocks of `width` rows whose anchors are the tokens of `text` from `start` on, `TOKENS` of them.
@@ -54,7 +56,8 @@ impl Drafting {
         let (b, config) = (&self.b, self.drafter.config());
         let mut cache = self.target.cache(text.len(), text.len(), KvTypes::both(KvType::F32));
         let mut taps = Taps::new(&config.target_layer_ids);
-        self.target.forward(b, &mut cache, text, &mut taps).unwrap();
+        let x = self.target.forward(b, &mut cache, text, &mut taps).unwrap();
+        let truth = b.read(&self.target.logits(b, &x, 0..text.len(), &mut Unobserved));
         let states = taps.concat(b);
         let mut context = self.drafter.context();
         let mut seen = 0;
@@ -68,12 +71,16 @@ impl Drafting {
             let proposing = b.rows(&hidden, 1..width);
             let c = self.target.config();
             let logits = self.target.bare_logits(b, &proposing);
-            let logits = b.softcap(logits, c.output_multiplier, c.final_logit_softcapping);
+            let mut logits = b.read(&b.softcap(logits, c.output_multiplier, c.final_logit_softcapping));
+            let truth = &truth[position * c.vocab_size..];
+            if self.told > 0.0 {
+                logits.iter_mut().zip(truth).for_each(|(logit, truth)| *logit += self.told * (truth - *logit));
+            }
             Block {
                 from: Rc::clone(self),
                 sampling: sampling.clone(),
                 position,
-                logits: b.read(&logits).chunks_exact(c.vocab_size).map(best).collect(),
+                logits: logits.chunks_exact(c.vocab_size).map(best).collect(),
                 codes: self.drafter.selector().map(|selector| selector.codes(b, &proposing)),
                 text: text[position..position + WIDEST + 1].to_vec(),
                 known: RefCell::default(),
@@ -431,17 +438,17 @@ fn texts(engine: &Engine, sampled: bool, seeds: u64) -> Vec<(Vec<u32>, usize, Sa
 #[test]
 #[ignore = "a measurement"]
 fn trees_beside_chains() {
-    for pair in [Pair::Nano, Pair::Nano2] {
-        let (engine, drafting) = (load(&pair.options()), Rc::new(Drafting::new(pair)));
+    for (pair, told) in [(Pair::Nano, 0.0), (Pair::Nano2, 0.0), (Pair::Nano, 0.15), (Pair::Nano, 0.3)] {
+        let (engine, drafting) = (load(&pair.options()), Rc::new(Drafting::new(pair, told)));
         for sampled in [false, true] {
             let texts = texts(&engine, sampled, 8);
-            for width in [5, 8, 16] {
-                let blocks: Vec<Vec<Block>> = texts
-                    .iter()
-                    .map(|(text, start, sampling)| drafting.blocks(text, *start, width, sampling))
-                    .collect();
+            for width in [5, 8, WIDEST] {
+                let of = |(text, start, sampling): &(Vec<u32>, usize, Sampling)| {
+                    drafting.blocks(text, *start, width, sampling)
+                };
+                let blocks: Vec<Vec<Block>> = texts.iter().map(of).collect();
                 // What the engine proposes is the first candidates.
-                for (blocks, (text, start, sampling)) in blocks.iter().zip(&texts).step_by(7) {
+                for (blocks, (text, start, sampling)) in blocks.iter().zip(&texts).step_by(7).filter(|_| told == 0.0) {
                     let mut at = 0;
                     for round in fresh(&engine, &request(&text[..*start], sampling, width, TOKENS)).rounds {
                         let chain = Shape::Chain.grow(&blocks[at], &Odds::default(), width);
@@ -450,7 +457,7 @@ fn trees_beside_chains() {
                     }
                 }
                 let sequences = Sequences::new(blocks);
-                println!("{pair:?}, sampled {sampled}, drafted {width}: {}", sequences.rejections(width));
+                println!("{pair:?}, told {told}, sampled {sampled}, drafted {width}: {}", sequences.rejections(width));
                 sequences.report(width);
             }
         }
