@@ -39,3 +39,4 @@ mod synth;
 mod synthetic;
 mod template;
 mod tokenizer;
+mod trees;
