@@ -59,8 +59,12 @@ fn what_was_measured_is_stored_and_used() {
     assert_eq!((&all["version"], all["tunings"].as_array().unwrap().len()), (&1.into(), 1));
     let tuning = &all["tunings"][0];
     let key = &tuning["key"];
-    assert_eq!((&key["target"], &key["drafter"], &key["threads"]), (&"nano".into(), &"nano-assistant".into(), &1.into()));
-    let rows: Vec<_> = tuning["widths"].as_array().unwrap().iter().map(|width| width["rows"].as_u64().unwrap()).collect();
+    assert_eq!(
+        (&key["target"], &key["drafter"], &key["threads"]),
+        (&"nano".into(), &"nano-assistant".into(), &1.into())
+    );
+    let rows: Vec<_> =
+        tuning["widths"].as_array().unwrap().iter().map(|width| width["rows"].as_u64().unwrap()).collect();
     assert_eq!(rows, [1, 2, 4]);
 
     // The same models and settings begin with it, others do not; the tokens are the same.
@@ -136,7 +140,7 @@ fn a_bundle_is_told_its_best_width_and_keeps_the_rest() {
     if stores_here() {
         let ran = user.run(&[text(&bundle), "-t", "1"]);
         assert!(ran.err.contains("width auto, tuned "), "{ran:?}");
-        assert_eq!(ran.ok(), glimmer(&[&["run", "nano"], &RAW[..]].concat()).ok());
+        assert_eq!(ran.ok(), glimmer(&[&["run", text(&bundle)], &RAW[..]].concat()).ok());
     }
     // Of another drafter the bundle has nothing to learn.
     fs::write(&file, &before).unwrap();
