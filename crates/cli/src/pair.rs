@@ -16,6 +16,8 @@ pub fn make(args: MakePairArgs, around: &Surroundings, interrupt: &Interrupt) ->
     let mut options = EngineOptions::new(source(target, around)?);
     options.drafter = Some(source(drafter, around)?);
     options.projector = mmproj.map(|name| source(name, around)).transpose()?;
+    // Before a download, that is.
+    MakePair::check(&out)?;
     models::obtain(&mut options, false)?;
     let make = MakePair { options, copy, width: draft_width.map(|rows| rows as usize) };
     let listening = interrupt.listen();

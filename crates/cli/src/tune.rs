@@ -42,8 +42,10 @@ pub fn tune(args: TuneArgs, around: &Surroundings, interrupt: &Interrupt) -> Out
     let mut progress = Progress::loading();
     let engine = Engine::load(&options, &mut |loaded| progress.update(loaded.done, loaded.total))?;
     drop(progress);
-    let range = DraftWidth::Fixed(block);
-    terminal::say(&terminal::on_one_line(&start_line(engine.settings(), range).replace("width", "widths up to")));
+    let line = start_line(engine.settings(), DraftWidth::Fixed(block));
+    // Every width is measured.
+    let line = line.rsplit_once(", width ").map_or(&*line, |(settings, _)| settings);
+    terminal::say(&terminal::on_one_line(line));
     run::warn(&engine);
     let listening = interrupt.listen();
     let mut progress = Progress::tuning();

@@ -46,6 +46,14 @@ struct Placed {
 }
 
 impl MakePair {
+    /// Refuses a place where something is already.
+    ///
+    /// # Errors
+    /// Where that is so.
+    pub fn check(out: &Path) -> Result<(), EngineError> {
+        Ok(Staged::new(out).map(drop)?)
+    }
+
     /// Makes the bundle at `out`, where nothing may be yet; that the two fit is seen first, in their headers. Weights are linked where the
     /// file system allows it; small files are copied, since people edit them. `progress` is told the bytes that were copied and all that
     /// have to be, and may end it by returning false: then there is `None`, and nothing at `out`.
@@ -57,6 +65,8 @@ impl MakePair {
         out: &Path,
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Option<MadePair>, EngineError> {
+        // Without a slash at the end, behind which the name of what is not whole yet would go.
+        let out = &out.components().collect::<PathBuf>();
         let target = self.options.open_target()?;
         let config = MuseConfig::from_checkpoint(&target)?;
         muse::account(&target, &config)?;

@@ -34,7 +34,11 @@ const REFUSED: &[(&str, &[&str])] = &[
     ("", &["-fa", "--flash-attn", "--numa", "--mlock", "--check-tensors", "--override-kv"]),
     ("", &["-cram", "--swa-full", "--prompt-cache*", "--context-shift", "--no-context-shift", "--keep"]),
     ("", &["--kv-bits", "--kv-group-size", "--quantized-kv-start", "--rope-*", "--yarn-*", "-gan", "-gaw"]),
-    ("", &["--dry-*", "--dynatemp-*", "--mirostat*", "--top-n-sigma", "--top-nsigma", "--typical*", "--xtc-*"]),
+    (
+        "",
+        &["--dry-multiplier", "--dry-base", "--dry-allowed-length", "--dry-penalty-last-n", "--dry-sequence-breaker*"],
+    ),
+    ("", &["--dynatemp-*", "--mirostat*", "--top-n-sigma", "--top-nsigma", "--typical*", "--xtc-*"]),
     ("", &["--samplers", "--sampler-seq", "--sampling-seq", "--min-tokens-to-keep", "--adaptive-*"]),
     ("", &["--draft-min", "--draft-p-*", "--spec-draft-n-min", "--spec-draft-p-*"]),
     ("", &["--spec-draft-sampling", "--speculative-config", "--batch-size-draft"]),

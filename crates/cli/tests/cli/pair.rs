@@ -35,9 +35,9 @@ fn a_bundle_opens_and_gives_the_tokens_of_both_named() {
     fs::write(at("t/consolidated.pth"), "no part of it").unwrap();
     let expected = greedy(&["-m", &target, "-md", &drafter]).ok();
     let said = glimmer(&["pair", "make", text(&at("t")), text(&at("d")), text(&at("linked"))]).ok();
-    assert!(said.contains("linked: ") && said.contains("MB linked, ") && said.contains(" 8 files"), "{said}");
+    assert!(said.contains("linked: ") && said.contains("MB linked, ") && said.contains(" 9 files"), "{said}");
     let copied = json(&["pair", "make", text(&at("t")), text(&at("d")), text(&at("copied")), "--copy"]);
-    assert_eq!((&copied["files"], &copied["linked_bytes"]), (&8.into(), &0.into()));
+    assert_eq!((&copied["files"], &copied["linked_bytes"]), (&9.into(), &0.into()));
     let wide = ["pair", "make", "nano", "nano-dflash2", text(&at("nano")), "--draft-width", "5"].map(String::from);
     glimmer(&wide.iter().map(String::as_str).collect::<Vec<_>>()).ok();
 
@@ -64,7 +64,8 @@ fn a_bundle_opens_and_gives_the_tokens_of_both_named() {
         assert_ne!(inode("linked/target/config.json"), inode("t/config.json"));
     }
     // A bundle can be the source of another.
-    glimmer(&["pair", "make", text(&at("linked")), text(&at("nano")), text(&at("again"))]).ok();
+    let again = format!("{}/", text(&at("again")));
+    glimmer(&["pair", "make", text(&at("linked")), text(&at("nano")), &again]).ok();
     assert_eq!(greedy(&["-m", text(&at("again"))]).ok(), expected);
 }
 
@@ -105,6 +106,7 @@ fn what_cannot_be_paired_is_one_line_and_leaves_nothing() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     fs::write(&out, "mine").unwrap();
     refused("nano", "nano", &out, &["out", "exists already"]);
+    refused("nano", "org/not-here", &out, &["out", "exists already"]);
     assert_eq!(fs::read(&out).unwrap(), b"mine");
 }
 

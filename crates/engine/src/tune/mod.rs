@@ -55,7 +55,7 @@ pub struct WidthCost {
 impl WidthCost {
     /// Tokens per second where rounds take what they take undisturbed.
     pub fn estimate(&self) -> f64 {
-        1e3 * self.tokens_per_round / (self.verify_ms + self.draft_ms + self.observe_ms).max(f64::MIN_POSITIVE)
+        1e3 * self.tokens_per_round / (self.verify_ms + self.draft_ms + self.observe_ms).max(1e-6)
     }
 }
 
@@ -91,7 +91,7 @@ struct Samples {
 impl Samples {
     fn cost(mut self, rows: usize) -> Option<WidthCost> {
         let [verify_ms, draft_ms, observe_ms] = std::array::from_fn(|at| low(&mut self.times[at]));
-        let tokens_per_second = self.decoded as f64 / self.time.as_secs_f64().max(f64::MIN_POSITIVE);
+        let tokens_per_second = self.decoded as f64 / self.time.as_secs_f64().max(1e-9);
         let tokens_per_round = self.tokens as f64 / self.rounds as f64;
         let cost = WidthCost { rows, verify_ms, draft_ms, observe_ms, tokens_per_round, tokens_per_second };
         (self.rounds > 0).then_some(cost)

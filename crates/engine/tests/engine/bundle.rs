@@ -3,7 +3,7 @@
 use crate::gguf_writer::{Gguf, Meta, projector, target};
 use crate::support::path;
 use glimmer_encoding::{Encoding, FloatType};
-use glimmer_engine::bundle::MakePair;
+use glimmer_engine::bundle::{Bundle, MakePair};
 use glimmer_engine::{Engine, EngineOptions, Source};
 use std::path::Path;
 
@@ -57,4 +57,37 @@ fn all_parts_and_the_vision_tower_go_into_a_bundle() {
     let mut left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(left, ["m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf", "out", "vision.gguf"]);
+}
+
+#[test]
+fn a_manifest_learns_the_best_width_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, source) = (dir.path().join("dflash_pair.json"), Source::Path(dir.path().into()));
+    assert_eq!(Bundle::of(&source).unwrap(), None);
+    std::fs::create_dir(dir.path().join("t")).unwrap();
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    let text = |benchmark: &str| {
+        let layout = r#""layout": {"target": "t", "drafter": "d", "more": [1, null]}"#;
+        format!(r#"{{"x": {{"y": 18446744073709551615}}, {layout}, "backend": "dflash", {benchmark} "z": "Ä"}}"#)
+    };
+    for (before, after) in [
+        (
+            r#""benchmark": {"mean_accept": 2.5, "best_block_size": 9, "n": []},"#,
+            r#""benchmark": {"mean_accept": 2.5, "best_block_size": 5, "n": []},"#,
+        ),
+        (r#""benchmark": {"mean_accept": 2.5},"#, r#""benchmark": {"mean_accept": 2.5, "best_block_size": 5},"#),
+        (r#""benchmark": null,"#, r#""benchmark": {"best_block_size": 5},"#),
+    ] {
+        std::fs::write(&file, text(before)).unwrap();
+        Bundle::of(&source).unwrap().unwrap().set_best_width(5).unwrap();
+        let written: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let expected: serde_json::Value = serde_json::from_str(&text(after)).unwrap();
+        assert_eq!(written.to_string(), expected.to_string());
+    }
+    // Nothing is left of the writing, and nothing is written where that is no bundle.
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+    let bundle = Bundle::of(&source).unwrap().unwrap();
+    std::fs::write(&file, text("").replace("dflash", "other")).unwrap();
+    assert!(bundle.set_best_width(5).unwrap_err().to_string().contains("field `backend`"));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text("").replace("dflash", "other"));
 }
