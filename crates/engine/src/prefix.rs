@@ -6,7 +6,7 @@
 //!
 //! A sliding layer needs the pages of its window only, and a sequence has given up the others by the time it is kept: a node may
 //! lack them, and a drafter's. A hit is as long as what is needed is there. When there are more bytes than may be kept, the leaf that
-//! nobody has used for longest goes first: to a file, where there is a folder for it ([`spill`](crate::spill)), from where it comes back when it is
+//! nobody has used for longest goes first: to a file, where there is a folder for it ([`spill`]), from where it comes back when it is
 //! wanted. At the end everything goes there.
 
 use crate::spill::{self, Entry, Key, Spill};
