@@ -72,7 +72,7 @@ pub fn tune(args: TuneArgs, around: &Surroundings, interrupt: &Interrupt) -> Out
             "key": engine.tuning_key(),
             "best_block_size": tuned.best(),
             "widths": rows.collect::<Value>(),
-            "stored": !dry_run,
+            "dry_run": dry_run,
             "notes": said,
         });
         return terminal::print(&format!("{all}\n"));
@@ -134,7 +134,9 @@ fn store(engine: &Engine, tuned: &Tuned, stores: &Stores) -> Outcome<Vec<String>
         (Some(_), None) => {
             said.push("what each width takes is not stored: the system does not say which processor it has".into())
         }
-        (None, _) => {}
+        (None, _) => {
+            said.push("what each width takes is not stored: neither XDG_CONFIG_HOME nor HOME says where".into())
+        }
     }
     if let Some(bundle) = &stores.bundle {
         said.push(match best {

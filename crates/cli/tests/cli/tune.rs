@@ -95,12 +95,41 @@ fn what_was_measured_is_stored_and_used() {
 }
 
 #[test]
+fn costs_that_were_stored_decide_the_first_round() {
+    if !stores_here() {
+        return;
+    }
+    let user = User::new();
+    user.glimmer(&[&["tune", "nano", "-t", "1"], &QUICK[..]].concat()).ok();
+    let trace = user.home.path().join("trace");
+    let first = |args: &[&str]| -> Value {
+        user.run(&[&["nano", "-t", "1", "--trace", text(&trace)], args].concat()).ok();
+        serde_json::from_str(fs::read_to_string(&trace).unwrap().lines().next().unwrap()).unwrap()
+    };
+    // As if rows cost nothing, and as if nothing else were to be had for them.
+    let mut all = user.tunings();
+    for (each, wide) in [(0.0, true), (10.0, false)] {
+        for width in all["tunings"][0]["widths"].as_array_mut().unwrap() {
+            let rows = width["rows"].as_f64().unwrap();
+            width["verify_ms"] = json!(10.0 + each * (rows - 1.0));
+            width["draft_ms"] = json!(if rows > 1.0 { 0.001 + each } else { 0.0 });
+        }
+        fs::write(user.file(), all.to_string()).unwrap();
+        let round = first(&[]);
+        assert_eq!(round["width"].as_u64().unwrap() > 1, wide, "{round}");
+        assert_eq!(round["proposer"] == "dflash", wide, "{round}");
+    }
+    fs::remove_file(user.file()).unwrap();
+    assert_eq!(first(&[])["width"], 1);
+}
+
+#[test]
 fn without_a_tokenizer_and_without_storing_it_measures_too() {
     let user = User::new();
     let (tiny, drafter) = (repository("fixtures/muse-tiny-bf16"), repository("fixtures/muse-tiny-assistant"));
     let ran = user.glimmer(&[&["tune", &tiny, "-md", &drafter, "--dry-run", "--json"], &QUICK[..]].concat());
     let out: Value = serde_json::from_str(&ran.ok()).unwrap();
-    assert_eq!(out["stored"], false);
+    assert_eq!(out["dry_run"], true);
     assert_eq!(out["widths"].as_array().unwrap().len(), 3);
     for width in out["widths"].as_array().unwrap() {
         let field = |name: &str| width[name].as_f64().unwrap();
@@ -210,6 +239,9 @@ fn the_place_is_that_of_the_users_configuration() {
         assert_eq!(home.path().join(".config/glimmer/tuned.json").exists(), stores_here(), "{variable}");
     }
     assert!(!Path::new("relative").exists());
+    let mut nowhere = command(&[&["tune", "nano", "-t", "1"], &QUICK[..]].concat());
+    let ran: Ran = nowhere.env_remove("HOME").env_remove("XDG_CONFIG_HOME").output().unwrap().into();
+    assert!(ran.ok().contains("not stored: neither XDG_CONFIG_HOME nor HOME"));
 }
 
 #[test]
