@@ -21,17 +21,17 @@ fn nano_is_what_its_card_says() {
 
 #[test]
 fn memory_follows_context_and_types() {
-    // Two full layers of two heads of 32, keys and values; a block of 16 may begin at the last position.
+    // Two full layers of two heads of 32, keys and values, in pages of 256; a block of 16 may begin at the last position.
     let full =
         |args: &[&str]| json(&[&["inspect", "nano"], args].concat())["memory"]["cache_full_bytes"].as_u64().unwrap();
     let per_token = 2 * 2 * 2 * 32;
-    assert_eq!(full(&["-c", "1000"]), 1015 * per_token * 4);
-    assert_eq!(full(&["-c", "1000", "-ctk", "f16"]), 1015 * per_token * 3);
-    assert_eq!(full(&["-c", "1000", "-ctv", "f16"]), 1015 * per_token * 3);
-    assert_eq!(full(&["-c", "1000", "-ctk", "f16", "-ctv", "f16"]), 1015 * per_token * 2);
+    assert_eq!(full(&["-c", "1000"]), 1024 * per_token * 4);
+    assert_eq!(full(&["-c", "1000", "-ctk", "f16"]), 1024 * per_token * 3);
+    assert_eq!(full(&["-c", "1000", "-ctv", "f16"]), 1024 * per_token * 3);
+    assert_eq!(full(&["-c", "1000", "-ctk", "f16", "-ctv", "f16"]), 1024 * per_token * 2);
     // 8 bits: a scale of four bytes for each head of 32.
-    assert_eq!(full(&["-c", "1000", "-ctk", "bf16", "-ctv", "q8"]), 1015 * 2 * 2 * (2 * 32 + 32 + 4));
-    assert_eq!(full(&[]), 4111 * per_token * 4);
+    assert_eq!(full(&["-c", "1000", "-ctk", "bf16", "-ctv", "q8"]), 1024 * 2 * 2 * (2 * 32 + 32 + 4));
+    assert_eq!(full(&[]), 4352 * per_token * 4);
     let memory = &json(&["inspect", "nano", "-c", "64"])["memory"];
     let number = |field: &str| memory[field].as_u64().unwrap();
     let caches = ["cache_full_bytes", "cache_sliding_bytes", "cache_drafter_bytes"];
