@@ -12,46 +12,68 @@ use super::read::{Eight, Five, Four, Read, Six, Three, Two, line};
 use super::tile::{LINE, TILE_ROWS, Tile};
 use std::marker::PhantomData;
 
-/// One tile against rows of activations: adds to `out[r]` the sixteen sums of row r.
+/// The most rows that [`product`] is made for exactly.
 #[inline(always)]
-pub(crate) fn product<T: Tile>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
+pub(crate) fn together<T: Tile>(_: T, rows: &mut usize) {
+    *rows = T::TOGETHER;
+}
+
+/// Any number of rows.
+pub(crate) const ANY: usize = 0;
+
+/// One tile against exactly ROWS rows of activations, at most as many as the instruction set takes together, or against any
+/// number of them, where that is [`ANY`]: adds to `out[r]` the sixteen sums of row r.
+///
+/// Each number of rows is a function of its own, so that the compiler looks after the registers of one loop at a time.
+#[inline(always)]
+pub(crate) fn product<T: Tile, const ROWS: usize>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
+    if ROWS > T::TOGETHER {
+        unreachable!("{ROWS} rows, where {} are taken together", T::TOGETHER);
+    }
     match product.kind {
-        Kind::KQuant(Codes::Five) => k_quant::<T, Five>(t, product, out),
-        Kind::KQuant(_) => k_quant::<T, Four>(t, product, out),
-        Kind::Q2K => sixteenths::<T, Looked<Two, Q2>, true>(t, product, out),
-        Kind::Q3K => sixteenths::<T, Looked<Three, Q3>, false>(t, product, out),
-        Kind::Q6K => sixteenths::<T, Six, false>(t, product, out),
-        Kind::Book(Book::Iq1) => grouped::<T, Looked<Three, Iq1>, Factors<Iq1>>(t, product, out),
-        Kind::Book(Book::Iq2) => grouped::<T, Looked<Three, Iq2>, Factors<Iq2>>(t, product, out),
-        Kind::Book(Book::Iq3Xxs) => grouped::<T, Looked<Four, Iq3Xxs>, Factors<Iq3Xxs>>(t, product, out),
-        Kind::Book(Book::Iq3S) => grouped::<T, Looked<Four, Iq3S>, Factors<Iq3S>>(t, product, out),
-        Kind::Book(Book::Iq4 | Book::E2M1) => grouped::<T, Looked<Four, Iq4>, Factors<Iq4>>(t, product, out),
+        Kind::KQuant(Codes::Five) => k_quant::<T, Five, ROWS>(t, product, out),
+        Kind::KQuant(_) => k_quant::<T, Four, ROWS>(t, product, out),
+        Kind::Q2K => sixteenths::<T, Looked<Two, Q2>, true, ROWS>(t, product, out),
+        Kind::Q3K => sixteenths::<T, Looked<Three, Q3>, false, ROWS>(t, product, out),
+        Kind::Q6K => sixteenths::<T, Six, false, ROWS>(t, product, out),
+        Kind::Book(Book::Iq1) => grouped::<T, Looked<Three, Iq1>, Factors<Iq1>, ROWS>(t, product, out),
+        Kind::Book(Book::Iq2) => grouped::<T, Looked<Three, Iq2>, Factors<Iq2>, ROWS>(t, product, out),
+        Kind::Book(Book::Iq3Xxs) => grouped::<T, Looked<Four, Iq3Xxs>, Factors<Iq3Xxs>, ROWS>(t, product, out),
+        Kind::Book(Book::Iq3S) => grouped::<T, Looked<Four, Iq3S>, Factors<Iq3S>, ROWS>(t, product, out),
+        Kind::Book(Book::Iq4 | Book::E2M1) => grouped::<T, Looked<Four, Iq4>, Factors<Iq4>, ROWS>(t, product, out),
         Kind::Grouped { codes, group, scale } => match (scale, group) {
             (Scale::F16 { .. }, _) => match codes {
-                Codes::Two => grouped::<T, Two, F16Centred<128, 1>>(t, product, out),
-                Codes::Five => grouped::<T, Five, F16Centred<32, 16>>(t, product, out),
-                Codes::Eight => grouped::<T, Eight, F16Centred<32, 128>>(t, product, out),
-                _ => grouped::<T, Four, F16Centred<32, 8>>(t, product, out),
+                Codes::Two => grouped::<T, Two, F16Centred<128, 1>, ROWS>(t, product, out),
+                Codes::Five => grouped::<T, Five, F16Centred<32, 16>, ROWS>(t, product, out),
+                Codes::Eight => grouped::<T, Eight, F16Centred<32, 128>, ROWS>(t, product, out),
+                _ => grouped::<T, Four, F16Centred<32, 8>, ROWS>(t, product, out),
             },
-            (Scale::BookF16, _) => grouped::<T, Looked<Four, Iq4>, F16Centred<32, { Iq4::CENTRE }>>(t, product, out),
-            (Scale::E8M0, _) => grouped::<T, Looked<Four, E2M1>, Powers>(t, product, out),
-            (Scale::E4M3, _) => grouped::<T, Looked<Four, E2M1>, Minifloats>(t, product, out),
-            (Scale::BiasedF16 | Scale::BiasedBF16, 32) => affine::<T, Biased<32>>(t, product, codes, out),
-            (Scale::BiasedF16 | Scale::BiasedBF16, 64) => affine::<T, Biased<64>>(t, product, codes, out),
-            (Scale::BiasedF16 | Scale::BiasedBF16, _) => affine::<T, Biased<128>>(t, product, codes, out),
+            (Scale::BookF16, _) => {
+                grouped::<T, Looked<Four, Iq4>, F16Centred<32, { Iq4::CENTRE }>, ROWS>(t, product, out)
+            }
+            (Scale::E8M0, _) => grouped::<T, Looked<Four, E2M1>, Powers, ROWS>(t, product, out),
+            (Scale::E4M3, _) => grouped::<T, Looked<Four, E2M1>, Minifloats, ROWS>(t, product, out),
+            (Scale::BiasedF16 | Scale::BiasedBF16, 32) => affine::<T, Biased<32>, ROWS>(t, product, codes, out),
+            (Scale::BiasedF16 | Scale::BiasedBF16, 64) => affine::<T, Biased<64>, ROWS>(t, product, codes, out),
+            (Scale::BiasedF16 | Scale::BiasedBF16, _) => affine::<T, Biased<128>, ROWS>(t, product, codes, out),
         },
     }
 }
 
 #[inline(always)]
-fn affine<T: Tile, G: Group>(t: T, product: &TileProduct<'_>, codes: Codes, out: &mut [[f32; TILE_ROWS]]) {
+fn affine<T: Tile, G: Group, const ROWS: usize>(
+    t: T,
+    product: &TileProduct<'_>,
+    codes: Codes,
+    out: &mut [[f32; TILE_ROWS]],
+) {
     match codes {
-        Codes::Two => grouped::<T, Two, G>(t, product, out),
-        Codes::Three => grouped::<T, Three, G>(t, product, out),
-        Codes::Five => grouped::<T, Five, G>(t, product, out),
-        Codes::Six => grouped::<T, Six, G>(t, product, out),
-        Codes::Eight => grouped::<T, Eight, G>(t, product, out),
-        Codes::Four | Codes::Book(_) => grouped::<T, Four, G>(t, product, out),
+        Codes::Two => grouped::<T, Two, G, ROWS>(t, product, out),
+        Codes::Three => grouped::<T, Three, G, ROWS>(t, product, out),
+        Codes::Five => grouped::<T, Five, G, ROWS>(t, product, out),
+        Codes::Six => grouped::<T, Six, G, ROWS>(t, product, out),
+        Codes::Eight => grouped::<T, Eight, G, ROWS>(t, product, out),
+        Codes::Four | Codes::Book(_) => grouped::<T, Four, G, ROWS>(t, product, out),
     }
 }
 
@@ -134,35 +156,28 @@ impl Ahead {
     }
 }
 
-/// Calls a kernel for the rows of a block, as many together as the instruction set likes.
+/// Calls a kernel for the rows of a block: for all of them where their number is known, else for as many together as the instruction
+/// set likes.
 macro_rules! by_rows {
     ($t:ident: $tile:ty, $read:ty, ($area:ident, $part:ident), $ahead:ident, $xs:ident, $out:ident,
-     |$lines:ident, $x:ident, $y:ident, $n:ident| $call:expr) => {
-        if $xs.len() <= <$tile>::TOGETHER {
-            let $lines = Fresh { area: $area, part: $part, read: PhantomData::<$read> };
-            by_rows!(@all $tile, $xs, $out, (1 2 3 4 5 6 7 8), |$x, $y, $n| $call);
-        } else {
+     |$lines:ident, $x:ident, $y:ident| $call:expr) => {
+        if ROWS == ANY {
             let $lines = &read::<$tile, $read>($t, $area, $part);
             let (mut xs, mut out): (&[Rounded], &mut [[f32; TILE_ROWS]]) = ($xs, &mut *$out);
-            by_rows!(@each $tile, $ahead, xs, out, (8 4 2 1), |$x, $y, $n| $call);
+            by_rows!(@each $tile, $ahead, xs, out, (8 4 2 1), |$x, $y| $call);
             let _ = (xs, out);
-        }
-    };
-    // The kernel for exactly as many rows as there are.
-    (@all $tile:ty, $xs:ident, $out:ident, ($($together:literal)*), |$x:ident, $y:ident, $n:ident| $call:expr) => {
-        $(if <$tile>::TOGETHER >= $together {
-            const $n: usize = $together;
-            if let (Some($x), Some($y)) = ($xs.as_array::<$n>(), $out.as_mut_array::<$n>()) {
+        } else {
+            let $lines = Fresh { area: $area, part: $part, read: PhantomData::<$read> };
+            if let (Some($x), Some($y)) = ($xs.as_array::<ROWS>(), $out.as_mut_array::<ROWS>()) {
                 $call;
             }
-        })*
+        }
     };
     // Kernels for so many rows as often as it goes.
-    (@each $tile:ty, $ahead:ident, $xs:ident, $out:ident, ($($together:literal)*), |$x:ident, $y:ident, $n:ident| $call:expr) => {
+    (@each $tile:ty, $ahead:ident, $xs:ident, $out:ident, ($($together:literal)*), |$x:ident, $y:ident| $call:expr) => {
         $(if <$tile>::TOGETHER >= $together {
-            const $n: usize = $together;
-            while let Some(($x, xs)) = $xs.split_first_chunk::<$n>()
-                && let Some(($y, out)) = std::mem::take(&mut $out).split_first_chunk_mut::<$n>()
+            while let Some(($x, xs)) = $xs.split_first_chunk::<$together>()
+                && let Some(($y, out)) = std::mem::take(&mut $out).split_first_chunk_mut::<$together>()
             {
                 $call;
                 $ahead = Ahead(None);
@@ -196,7 +211,7 @@ fn k_scales<T: Tile>(t: T, block: &[u8], part: usize) -> ([T::Codes; 2], [T::Cod
 
 /// value = d * (sum of scale * dot) - dmin * (sum of min * sum of x): one rounding for the second product, one for the whole.
 #[inline(always)]
-fn k_quant<T: Tile, R: Read>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
+fn k_quant<T: Tile, R: Read, const ROWS: usize>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
     for part in 0..T::PARTS {
         for (number, block) in product.blocks.chunks_exact(K_HEADER + R::BYTES).enumerate() {
             let (header, area) = block.split_at(K_HEADER);
@@ -214,7 +229,7 @@ fn k_quant<T: Tile, R: Read>(t: T, product: &TileProduct<'_>, out: &mut [[f32; T
             let (d, dmin) = (t.halves(floats(header, 0), part), t.halves(floats(header, 2 * TILE_ROWS), part));
             let xs = &product.x.of_rows(number)[product.rows.clone()];
             let mut ahead = Ahead::of(product, block, part);
-            by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y, N| k_rows::<T, R, N>(
+            by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y| k_rows::<T, R, _>(
                 t,
                 ahead,
                 lines,
@@ -266,31 +281,39 @@ fn k_rows<T: Tile, R: Read, const N: usize>(
 /// value = d * (sum of scale * dot), codes minus 32; or, where there are MINS, that less dmin * (sum of min * sum of x), rounded as in
 /// [`k_quant`].
 #[inline(always)]
-fn sixteenths<T: Tile, R: Read, const MINS: bool>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
+fn sixteenths<T: Tile, R: Read, const MINS: bool, const ROWS: usize>(
+    t: T,
+    product: &TileProduct<'_>,
+    out: &mut [[f32; TILE_ROWS]],
+) {
     for part in 0..T::PARTS {
         for (number, block) in product.blocks.chunks_exact(SIXTEENTHS + R::BYTES).enumerate() {
             let (header, area) = block.split_at(SIXTEENTHS);
-            let mut words = [
+            let words = [
                 t.line(line(header, LINE), part),
                 t.line(line(header, 2 * LINE), part),
                 t.line(line(header, 3 * LINE), part),
                 t.line(line(header, 4 * LINE), part),
             ];
+            let [a, b, c, d] = match MINS {
+                true => [t.low(words[0]), t.low(words[1]), t.low(words[2]), t.low(words[3])],
+                false => words,
+            };
+            let factors = [
+                [t.signed_factor::<0>(a), t.signed_factor::<1>(a)],
+                [t.signed_factor::<2>(a), t.signed_factor::<3>(a)],
+                [t.signed_factor::<0>(b), t.signed_factor::<1>(b)],
+                [t.signed_factor::<2>(b), t.signed_factor::<3>(b)],
+                [t.signed_factor::<0>(c), t.signed_factor::<1>(c)],
+                [t.signed_factor::<2>(c), t.signed_factor::<3>(c)],
+                [t.signed_factor::<0>(d), t.signed_factor::<1>(d)],
+                [t.signed_factor::<2>(d), t.signed_factor::<3>(d)],
+            ];
             let mins = [t.high(words[0]), t.high(words[1]), t.high(words[2]), t.high(words[3])];
-            if MINS {
-                words = [t.low(words[0]), t.low(words[1]), t.low(words[2]), t.low(words[3])];
-            }
-            let mut factors = [t.signed_factor::<0>(words[0]); 16];
-            for (factors, &word) in factors.as_chunks_mut::<4>().0.iter_mut().zip(&words) {
-                factors[0] = t.signed_factor::<0>(word);
-                factors[1] = t.signed_factor::<1>(word);
-                factors[2] = t.signed_factor::<2>(word);
-                factors[3] = t.signed_factor::<3>(word);
-            }
             let (d, dmin) = (t.halves(floats(header, 0), part), t.halves(floats(header, 2 * TILE_ROWS), part));
             let xs = &product.x.of_rows(number)[product.rows.clone()];
             let mut ahead = Ahead::of(product, block, part);
-            by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y, N| sixteenths_rows::<T, R, MINS, N>(
+            by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y| sixteenths_rows::<T, R, MINS, _>(
                 t,
                 ahead,
                 lines,
@@ -311,7 +334,7 @@ fn sixteenths_rows<T: Tile, R: Read, const MINS: bool, const N: usize>(
     t: T,
     ahead: Ahead,
     lines: impl Lines<T>,
-    factors: &[T::Factor; 16],
+    factors: &[[T::Factor; 2]; 8],
     mins: &[T::Codes; 4],
     (d, dmin): (T::Float, T::Float),
     part: usize,
@@ -319,13 +342,11 @@ fn sixteenths_rows<T: Tile, R: Read, const MINS: bool, const N: usize>(
     y: &mut [[f32; TILE_ROWS]; N],
 ) {
     let mut sums = [t.no_sums(); N];
-    for s in 0..8 {
-        let codes = lines.codes(t, s);
-        for (half, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
-            let at = 2 * s + half;
-            let ask = |r| ahead.ask(t, SIXTEENTHS + R::BYTES, s, half * N + r, 2 * N);
-            t.dot16_centred_rows(&mut sums, codes, x, 16 * at, factors[at], ask);
-        }
+    for (s, &[first, second]) in factors.iter().enumerate() {
+        let [a, b, c, d, e, f, g, h] = lines.codes(t, s);
+        let ask = |share| ahead.ask(t, SIXTEENTHS + R::BYTES, s, share, 2 * N);
+        t.dot16_centred_rows(&mut sums, &[a, b, c, d], x, 32 * s, first, ask);
+        t.dot16_centred_rows(&mut sums, &[e, f, g, h], x, 32 * s + 16, second, |r| ask(N + r));
     }
     for r in 0..N {
         let sum = t.to_float(t.scaled_row(&sums, r));
@@ -438,19 +459,55 @@ impl<V: Values> Group for Factors<V> {
 /// Per group, ascending: value = scale * dot + value, then bias * (sum of x) + value; or, where codes have a centre, value = scale *
 /// (dot - centre * sum of x) + value, the parenthesis being exact.
 #[inline(always)]
-fn grouped<T: Tile, R: Read, G: Group>(t: T, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
+fn grouped<T: Tile, R: Read, G: Group, const ROWS: usize>(
+    t: T,
+    product: &TileProduct<'_>,
+    out: &mut [[f32; TILE_ROWS]],
+) {
     let brain = matches!(product.kind, Kind::Grouped { scale: Scale::BiasedBF16, .. });
     for part in 0..T::PARTS {
         for (number, block) in product.blocks.chunks_exact(G::HEADER + R::BYTES).enumerate() {
             let (header, area) = block.split_at(G::HEADER);
-            let mut beside = [(t.splat(0.0), t.splat(0.0)); BLOCK / 16];
-            for (g, beside) in beside.iter_mut().enumerate().take(BLOCK / G::GROUP) {
-                *beside = G::beside(t, brain, header, g, part);
-            }
+            let beside = Beside { header, brain, part };
             let xs = &product.x.of_rows(number)[product.rows.clone()];
             let mut ahead = Ahead::of(product, block, part);
-            by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y, N| grouped_rows::<T, R, G, N>(t, ahead, lines, &beside, part, x, y));
+            by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y| grouped_rows::<T, R, G, _>(
+                t, ahead, lines, beside, x, y
+            ));
         }
+    }
+}
+
+/// Where scales and biases are taken from.
+#[derive(Clone, Copy)]
+struct Beside<'a> {
+    header: &'a [u8],
+    brain: bool,
+    part: usize,
+}
+
+impl Beside<'_> {
+    /// Adds what a group gives to the values of N rows, and begins its sums anew.
+    #[inline(always)]
+    fn add<T: Tile, G: Group, const N: usize>(
+        self,
+        t: T,
+        group: usize,
+        x: &[Rounded; N],
+        sums: &mut [T::Sums; N],
+        values: &mut [T::Float; N],
+    ) {
+        let (scale, bias) = G::beside(t, self.brain, self.header, group, self.part);
+        for r in 0..N {
+            let dot = t.to_float(t.plain_row(sums, r));
+            let sum = t.splat(x[r].sums[sums_at(G::GROUP) + group]);
+            values[r] = if G::BIASED {
+                t.fma(bias, sum, t.fma(scale, dot, values[r]))
+            } else {
+                t.fma(scale, t.fma(bias, sum, dot), values[r])
+            };
+        }
+        *sums = [t.no_sums(); N];
     }
 }
 
@@ -459,41 +516,43 @@ fn grouped_rows<T: Tile, R: Read, G: Group, const N: usize>(
     t: T,
     ahead: Ahead,
     lines: impl Lines<T>,
-    beside: &[(T::Float, T::Float); BLOCK / 16],
-    part: usize,
+    beside: Beside<'_>,
     x: &[Rounded; N],
     y: &mut [[f32; TILE_ROWS]; N],
 ) {
     let mut values = [t.splat(0.0); N];
     let mut sums = [t.no_sums(); N];
     for s in 0..8 {
-        let codes = lines.codes(t, s);
-        for (half, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
-            let at = 2 * s + half;
-            let ask = |r| ahead.ask(t, G::HEADER + R::BYTES, s, half * N + r, 2 * N);
-            if R::BITS > 6 {
-                t.dot16_rows::<8, N>(&mut sums, codes, x, 16 * at, ask);
-            } else {
-                t.dot16_rows::<6, N>(&mut sums, codes, x, 16 * at, ask);
-            }
-            if !(16 * (at + 1)).is_multiple_of(G::GROUP) {
-                continue;
-            }
-            let group = 16 * at / G::GROUP;
-            let (scale, bias) = beside[group];
-            for r in 0..N {
-                let dot = t.to_float(t.plain_row(&sums, r));
-                let sum = t.splat(x[r].sums[sums_at(G::GROUP) + group]);
-                values[r] = if G::BIASED {
-                    t.fma(bias, sum, t.fma(scale, dot, values[r]))
-                } else {
-                    t.fma(scale, t.fma(bias, sum, dot), values[r])
-                };
-            }
-            sums = [t.no_sums(); N];
+        let [a, b, c, d, e, f, g, h] = lines.codes(t, s);
+        let ask = |share| ahead.ask(t, G::HEADER + R::BYTES, s, share, 2 * N);
+        dot16_rows::<T, R, N>(t, &mut sums, [a, b, c, d], x, 32 * s, ask);
+        if G::GROUP == 16 {
+            beside.add::<T, G, N>(t, 2 * s, x, &mut sums, &mut values);
+        }
+        dot16_rows::<T, R, N>(t, &mut sums, [e, f, g, h], x, 32 * s + 16, |r| ask(N + r));
+        if (32 * (s + 1)).is_multiple_of(G::GROUP) {
+            beside.add::<T, G, N>(t, 32 * (s + 1) / G::GROUP - 1, x, &mut sums, &mut values);
         }
     }
     for r in 0..N {
-        t.store(t.fma(t.splat(x[r].scale), values[r], t.load(&y[r], part)), &mut y[r], part);
+        let sum = t.fma(t.splat(x[r].scale), values[r], t.load(&y[r], beside.part));
+        t.store(sum, &mut y[r], beside.part);
+    }
+}
+
+/// [`Tile::dot16_rows`] for the bits that R reads.
+#[inline(always)]
+fn dot16_rows<T: Tile, R: Read, const N: usize>(
+    t: T,
+    sums: &mut [T::Sums; N],
+    codes: [T::Codes; 4],
+    x: &[Rounded; N],
+    at: usize,
+    meanwhile: impl Fn(usize),
+) {
+    if R::BITS > 6 {
+        t.dot16_rows::<8, N>(sums, &codes, x, at, meanwhile);
+    } else {
+        t.dot16_rows::<6, N>(sums, &codes, x, at, meanwhile);
     }
 }

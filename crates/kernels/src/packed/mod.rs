@@ -16,7 +16,7 @@ pub use activations::Activations;
 pub use pack::{Packed, PackedRows};
 
 pub(crate) use activations::round;
-pub(crate) use kernels::product;
+pub(crate) use kernels::{ANY, product, together};
 
 use crate::dispatch::Kernels;
 use crate::isa::finds_streams;
@@ -70,6 +70,8 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
         claims += weight.tiles().div_ceil(TOGETHER);
     }
     let ask = rows > 1 || !finds_streams();
+    let mut most = 0;
+    kernels.packed_together(&mut most);
     let panel = (PANEL / size_of::<Rounded>() / x.blocks().max(1) / 8 * 8).clamp(32, 128);
     pool.run(rows.div_ceil(panel) * claims, &|task| {
         let (panel, claim) = (task / claims * panel..rows.min((task / claims + 1) * panel), task % claims);
@@ -82,7 +84,7 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
             sums.clear();
             sums.resize(panel.len(), [0f32; TILE_ROWS]);
             let product = TileProduct { kind: weight.kind(), blocks: weight.tile(tile), x, rows: panel.clone(), ask };
-            kernels.packed(&product, &mut sums);
+            multiply(kernels, product, most, &mut sums);
             let columns = tile * TILE_ROWS..outs.min((tile + 1) * TILE_ROWS);
             for (row, sums) in panel.clone().zip(&sums) {
                 // SAFETY: tiles are disjoint ranges of columns, panels of rows, and each pair is given to one thread once.
@@ -96,4 +98,29 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
             }
         }
     });
+}
+
+/// One tile: by the kernel for exactly as many rows if there is one, in two halves if there is one for those. `most` is the most rows
+/// that have one.
+fn multiply(kernels: &Kernels, product: TileProduct<'_>, most: usize, sums: &mut [[f32; TILE_ROWS]]) {
+    let rows = product.rows.clone();
+    match rows.len() {
+        0 => {}
+        n if n > 2 * most => kernels.packed_any(&product, sums),
+        n if n > most => {
+            let (first, second) = sums.split_at_mut(n.div_ceil(2));
+            let middle = rows.start + first.len();
+            multiply(kernels, TileProduct { rows: rows.start..middle, ..product }, most, first);
+            multiply(kernels, TileProduct { rows: middle..rows.end, ask: false, ..product }, most, second);
+        }
+        1 => kernels.packed_one(&product, sums),
+        2 => kernels.packed_two(&product, sums),
+        3 => kernels.packed_three(&product, sums),
+        4 => kernels.packed_four(&product, sums),
+        5 => kernels.packed_five(&product, sums),
+        6 => kernels.packed_six(&product, sums),
+        7 => kernels.packed_seven(&product, sums),
+        8 => kernels.packed_eight(&product, sums),
+        _ => kernels.packed_any(&product, sums),
+    }
 }
