@@ -3,11 +3,17 @@
 /// Samples of a width that count.
 const KEPT: usize = 9;
 /// Rounds after which a width counts as not measured.
-const FRESH: u64 = 2048;
+const FRESH: u64 = 256;
 /// What a row more is thought to cost, as a share of what is known, while only one width is.
 const SLOPE: f64 = 0.05;
-/// The share of an estimate that a width may turn out to cost, by how often it was measured.
-const HOPE: [f64; 3] = [0.7, 0.8, 0.9];
+/// How far a row more may be from costing what its neighbours say, in costs of one row: a standard deviation.
+const ROUGH: f64 = 0.12;
+/// So many standard deviations beyond what other widths say, a single sample is not believed.
+const DOUBT: f64 = 2.0;
+/// Samples that a belief counts for.
+const BELIEVED: usize = 3;
+/// Rounds after which what was measured once is measured again; twice as many after each time.
+const AGAIN: u64 = 16;
 
 /// Seconds by the rows of a pass.
 ///
@@ -79,17 +85,14 @@ impl Costs {
 
     /// A pass of `rows` rows is believed to take so long, as if it had been measured just now and often enough.
     pub fn believe(&mut self, rows: usize, seconds: f64) {
-        HOPE.iter().for_each(|_| self.add(rows, seconds, 0));
+        (0..BELIEVED).for_each(|_| self.add(rows, seconds, 0));
     }
 
-    /// Whether this many rows were measured often enough to be believed.
-    pub fn knows(&self, rows: usize) -> bool {
-        self.widths.get(rows).is_some_and(|samples| samples.last.len() >= HOPE.len())
-    }
-
-    /// Rounds since this many rows were measured.
-    pub fn age(&self, rows: usize, round: u64) -> u64 {
-        self.widths.get(rows).map_or(u64::MAX, |samples| round.saturating_sub(samples.round))
+    /// Whether this many rows should be measured once more, lest they seem dearer than they are.
+    pub fn due(&self, rows: usize, round: u64) -> bool {
+        let Some(samples) = self.widths.get(rows).filter(|samples| !samples.last.is_empty()) else { return true };
+        let after = AGAIN << (samples.last.len() - 1).min(3);
+        round.saturating_sub(samples.round) >= after
     }
 
     /// The most rows that were ever measured.
@@ -97,18 +100,13 @@ impl Costs {
         self.widths.iter().rposition(|samples| !samples.last.is_empty()).unwrap_or(0)
     }
 
-    /// The estimates. With `hope`, widths that were measured seldom are given the benefit of the doubt: it is not believed that
-    /// they are dear, and a share of what the others say is taken.
-    pub fn curve(&self, round: u64, hope: bool) -> Curve {
-        let known = |often: usize| {
-            let all = self.widths.iter().enumerate().filter(|(_, samples)| !samples.last.is_empty());
-            let all = all.filter(|(_, samples)| samples.count(round) >= often);
-            all.map(|(rows, samples)| (rows, samples.low)).collect::<Vec<_>>()
-        };
-        let mut points = known(if hope { HOPE.len() } else { 0 });
+    /// The estimates, or what it may well be: so many standard deviations less.
+    pub fn curve(&self, round: u64, hope: f64) -> Curve {
+        let mut points = self.points(|samples| hope == 0.0 || samples.count(round) > 0);
         if points.is_empty() {
-            points = known(0);
+            points = self.points(|_| true);
         }
+        self.doubt(&mut points, round);
         let mut least = f64::INFINITY;
         for (rows, seconds) in points.iter_mut().rev() {
             *seconds = seconds.min(least);
@@ -117,14 +115,43 @@ impl Costs {
             }
         }
         let mut curve: Vec<f64> = Vec::with_capacity(self.widths.len());
-        for (rows, samples) in self.widths.iter().enumerate() {
-            let estimate = line(&points, rows);
-            let share = HOPE.get(samples.count(round)).filter(|_| hope).copied().unwrap_or(1.0);
+        for rows in 0..self.widths.len() {
             let below = curve.last().copied().unwrap_or(0.0);
-            curve.push(if share < 1.0 { below.max(share * estimate) } else { estimate });
+            curve.push(below.max(line(&points, rows) - hope * deviation(&points, rows)));
         }
         Curve(curve)
     }
+
+    /// Measured widths of a kind.
+    fn points(&self, which: impl Fn(&Samples) -> bool) -> Vec<(usize, f64)> {
+        let all = self.widths.iter().enumerate().filter(|(_, samples)| !samples.last.is_empty() && which(samples));
+        all.map(|(rows, samples)| (rows, samples.low)).collect()
+    }
+
+    /// A single sample may have been disturbed: it is believed as far as the other widths allow.
+    fn doubt(&self, points: &mut [(usize, f64)], round: u64) {
+        let all = points.to_vec();
+        for (i, (rows, seconds)) in points.iter_mut().enumerate().skip(1) {
+            if self.widths[*rows].count(round) == 1 {
+                let others = [&all[..i], &all[i + 1..]].concat();
+                *seconds = seconds.min(line(&others, *rows) + DOUBT * deviation(&others, *rows));
+            }
+        }
+    }
+}
+
+/// How far the cost of so many rows may be from what the points say, as a random walk goes between them and behind the last: a
+/// standard deviation.
+fn deviation(points: &[(usize, f64)], rows: usize) -> f64 {
+    let next = points.partition_point(|&(known, _)| known < rows);
+    let behind = next.checked_sub(1).map(|last| (rows - points[last].0) as f64);
+    let before = points.get(next).map(|&(known, _)| (known - rows) as f64);
+    let steps = match (behind, before) {
+        (Some(behind), Some(before)) => behind * before / (behind + before),
+        (Some(behind), None) => behind,
+        (None, _) => 0.0,
+    };
+    ROUGH * line(points, 1) * steps.sqrt()
 }
 
 /// Through ascending points; behind the last as steep as between the last two, or between the first and the last if that
@@ -154,44 +181,59 @@ mod tests {
 
     #[test]
     fn widths_between_and_behind_are_on_lines() {
-        let curve = costs(&[(1, 10.0), (5, 14.0)]).curve(1, false);
+        let curve = costs(&[(1, 10.0), (5, 14.0)]).curve(1, 0.0);
         for (rows, seconds) in [(1.0, 10.0), (3.0, 12.0), (3.5, 12.5), (5.0, 14.0), (9.0, 18.0), (99.0, 25.0)] {
             assert_eq!(curve.at(rows), seconds, "{rows}");
         }
-        assert_eq!(costs(&[(1, 10.0)]).curve(1, false).at(3.0), 11.0);
-        assert_eq!(costs(&[]).curve(1, false).at(3.0), 0.0);
+        assert_eq!(costs(&[(1, 10.0)]).curve(1, 0.0).at(3.0), 11.0);
+        assert_eq!(costs(&[]).curve(1, 0.0).at(3.0), 0.0);
     }
 
     #[test]
     fn what_was_disturbed_counts_little() {
         let mut costs = costs(&[(1, 99.0), (5, 14.0), (9, 70.0)]);
-        assert_eq!(costs.curve(1, false).at(1.0), 14.0, "a narrower pass takes no longer");
+        assert_eq!(costs.curve(1, 0.0).at(1.0), 14.0, "a narrower pass takes no longer");
         for seconds in [10.0, 55.0, 11.0, 10.0, 300.0] {
             costs.add(1, seconds, 1);
         }
-        assert_eq!(costs.curve(1, false).at(1.0), 10.0);
+        assert_eq!(costs.curve(1, 0.0).at(1.0), 10.0);
         for _ in 0..KEPT {
             costs.add(1, 12.0, 2);
         }
-        assert_eq!(costs.curve(2, false).at(1.0), 12.0, "old samples make room");
+        assert_eq!(costs.curve(2, 0.0).at(1.0), 12.0, "old samples make room");
     }
 
     #[test]
-    fn hope_ends_with_three_samples_and_returns_with_time() {
-        let mut costs = costs(&[(1, 10.0); 3]);
-        costs.add(5, 30.0, 1);
-        let hoped = |costs: &Costs, round| costs.curve(round, true).at(5.0);
-        assert_eq!(hoped(&costs, 1), 10.0, "no less than a narrower pass");
-        costs.add(9, 31.0, 1);
-        costs.add(9, 31.0, 1);
-        costs.add(9, 31.0, 1);
-        assert_eq!(hoped(&costs, 1), 0.8 * 20.5);
-        costs.add(5, 30.0, 1);
-        assert_eq!(hoped(&costs, 1), 0.9 * 20.5);
-        costs.add(5, 30.0, 1);
-        assert_eq!(hoped(&costs, 1), 30.0);
-        (0..3).for_each(|_| costs.add(1, 10.0, 2 + FRESH));
-        assert_eq!(hoped(&costs, 2 + FRESH), 10.0);
-        assert_eq!(costs.curve(2 + FRESH, false).at(5.0), 30.0);
+    fn what_is_far_from_what_was_measured_may_cost_less() {
+        let costs = costs(&[(1, 10.0), (1, 10.0), (5, 14.0), (5, 14.0)]);
+        let hoped = costs.curve(1, 1.0);
+        assert_eq!((hoped.at(1.0), hoped.at(5.0)), (10.0, 14.0));
+        let less = |rows: f64| costs.curve(1, 0.0).at(rows) - hoped.at(rows);
+        assert!(less(3.0) > less(4.0) && less(4.0) > 0.0);
+        assert!(less(9.0) > less(7.0) && less(7.0) > less(3.0));
+        // What was measured long ago is not known.
+        let mut costs = costs;
+        costs.add(1, 10.0, 2 + FRESH);
+        assert!(costs.curve(2 + FRESH, 1.0).at(5.0) < 14.0);
+        assert_eq!(costs.curve(2 + FRESH, 0.0).at(5.0), 14.0);
+    }
+
+    #[test]
+    fn a_single_sample_is_believed_as_far_as_others_allow() {
+        let mut costs = costs(&[(1, 10.0), (3, 40.0)]);
+        let doubted = costs.curve(1, 0.0).at(3.0);
+        assert!(doubted > 11.0 && doubted < 20.0, "{doubted}");
+        costs.add(3, 40.0, 1);
+        assert_eq!(costs.curve(1, 0.0).at(3.0), 40.0);
+    }
+
+    #[test]
+    fn what_was_measured_seldom_is_soon_measured_again() {
+        let mut costs = Costs::new(4);
+        assert!(costs.due(1, 0));
+        costs.add(1, 10.0, 1);
+        assert!(!costs.due(1, AGAIN) && costs.due(1, 1 + AGAIN));
+        (0..KEPT).for_each(|_| costs.add(1, 10.0, 1));
+        assert!(!costs.due(1, 1 + AGAIN) && costs.due(1, 1 + 8 * AGAIN));
     }
 }

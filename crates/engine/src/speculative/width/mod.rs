@@ -9,7 +9,7 @@ mod cost;
 mod odds;
 
 use cost::{Costs, Curve};
-use odds::Odds;
+use odds::{Odds, Prior};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,12 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const RECENT: usize = 24;
 /// What drafting has to gain over plain decoding.
 const MARGIN: f64 = 1.02;
-/// Rounds without a draft before the first attempt, and at most.
-const WAIT: (usize, usize) = (8, 128);
+/// Rounds without a draft before an attempt, at least.
+const WAIT: usize = 8;
 /// Proposals that a round without a draft counts for, when it comes to how sure the odds still are.
 const IDLE: usize = 5;
-/// Rounds after which plain decoding is measured once more.
-const PLAIN: u64 = 128;
 /// In one of so many drafted rounds, costs that are little known are hoped to be low.
 const HOPE: usize = 4;
 /// How far odds are thought to be above what they seem, in standard deviations: what is tried is learned about, what is not
@@ -82,6 +80,16 @@ pub struct Measured<'a> {
     pub verify: f64,
 }
 
+/// When the drafter is asked that does not seem to pay. The next sequence goes on with it: many short ones try as often as one long one.
+#[derive(Clone, Copy)]
+struct Pause {
+    /// Rounds since the drafter was asked, and after how many it is.
+    idle: usize,
+    wait: usize,
+    /// The last attempt paid.
+    paid: bool,
+}
+
 /// What the sequences of an engine have taught.
 pub struct Experience(Mutex<Learned>);
 
@@ -90,7 +98,8 @@ struct Learned {
     verify: Costs,
     draft: Costs,
     observe: Costs,
-    odds: [Odds; 2],
+    odds: [Prior; 2],
+    pause: Pause,
     /// How sure the drafter is at each place.
     typical: Vec<f64>,
 }
@@ -100,7 +109,16 @@ impl Experience {
     pub fn new(widest: usize) -> Self {
         let costs = || Costs::new(widest);
         let (verify, draft, observe) = (costs(), costs(), costs());
-        Self(Mutex::new(Learned { round: 0, verify, draft, observe, odds: Default::default(), typical: Vec::new() }))
+        let pause = Pause { idle: 0, wait: WAIT, paid: false };
+        Self(Mutex::new(Learned {
+            round: 0,
+            verify,
+            draft,
+            observe,
+            odds: Default::default(),
+            pause,
+            typical: Vec::new(),
+        }))
     }
 
     /// Begins with what verifying and drafting took elsewhere: rows and the seconds of both. What is measured from now on replaces it.
@@ -130,10 +148,15 @@ struct Prices {
 }
 
 impl Learned {
+    /// A sequence ended.
+    fn end(&mut self, odds: &[Odds; 2]) {
+        self.odds.iter_mut().zip(odds).for_each(|(prior, odds)| prior.end(odds));
+    }
+
     fn prices(&self, hope: bool) -> Prices {
-        let deviations = if hope { BELIEF.hoping } else { BELIEF.on };
-        let [verify, draft, observe] = [&self.verify, &self.draft, &self.observe].map(|c| c.curve(self.round, hope));
-        Prices { hope: deviations, verify, draft, observe }
+        let (odds, costs) = if hope { (BELIEF.hoping, 1.0) } else { (BELIEF.on, 0.0) };
+        let [verify, draft, observe] = [&self.verify, &self.draft, &self.observe].map(|c| c.curve(self.round, costs));
+        Prices { hope: odds, verify, draft, observe }
     }
 }
 
@@ -160,11 +183,7 @@ pub struct Controller {
     rate: f64,
     /// The drafter is not asked.
     off: bool,
-    /// Rounds since it was, and after how many it is.
-    idle: usize,
-    wait: usize,
-    /// The last attempt paid.
-    paid: bool,
+    pause: Pause,
     /// Rounds that were planned, and whether the present one hopes.
     planned: usize,
     hope: bool,
@@ -173,20 +192,24 @@ pub struct Controller {
 impl Controller {
     /// For a drafter of at most `block` rows.
     pub fn new(experience: Arc<Experience>, block: usize) -> Self {
-        let (odds, recent) = Default::default();
-        let (rate, off, idle, wait, paid, planned, hope) = (0.0, false, 0, WAIT.0, false, 0, false);
-        let mut new = Self { experience, block, odds, recent, rate, off, idle, wait, paid, planned, hope };
+        let (odds, pause) = {
+            let learned = experience.look();
+            (learned.odds.map(|prior| prior.odds()), learned.pause)
+        };
+        let (recent, rate, off, planned, hope) = Default::default();
+        let mut new = Self { experience, block, odds, recent, rate, off, pause, planned, hope };
         new.restart();
         new
     }
 
     /// For the next sequence, which need not be like the last.
     pub fn restart(&mut self) {
-        let learned = self.experience.look();
-        self.odds = [&learned.odds[0], &learned.odds[1]].map(Odds::anew);
+        let mut learned = self.experience.look();
+        learned.end(&self.odds);
+        self.odds = learned.odds.map(|prior| prior.odds());
         let typical = if learned.typical.is_empty() { vec![UNKNOWN] } else { learned.typical.clone() };
         self.recent = [VecDeque::new(), VecDeque::from([typical])];
-        (self.off, self.idle, self.wait) = (false, 0, WAIT.0);
+        (self.off, self.pause) = (false, learned.pause);
     }
 
     /// How many rows the drafter drafts in the next round; 1 where it is not asked.
@@ -194,43 +217,38 @@ impl Controller {
         let experience = Arc::clone(&self.experience);
         let learned = experience.look();
         // Nothing can be compared before plain decoding was measured, and with what it took long ago.
-        if self.block < 2 || !learned.verify.knows(1) || learned.verify.age(1, learned.round) >= PLAIN {
+        if self.block < 2 || learned.verify.due(1, learned.round) {
             return 1;
         }
-        if self.off && self.idle < self.wait {
+        if self.off && self.pause.idle < self.pause.wait {
             return 1;
         }
-        let (trying, mut prices) = (self.off, learned.prices(false));
-        if trying {
+        let mut prices = learned.prices(false);
+        if self.off {
             prices.hope = BELIEF.off;
         }
-        let mut rates = self.rates(Proposer::Drafter, &prices);
-        self.rate = rates.iter().copied().fold(0.0, f64::max);
-        self.off = self.rate <= MARGIN * rates[1];
+        let sober = self.rates(Proposer::Drafter, &prices);
+        self.rate = sober.iter().copied().fold(0.0, f64::max);
+        self.off = self.rate <= MARGIN * sober[1];
         if !self.off {
-            self.wait = WAIT.0;
-        } else if !trying {
-            self.idle = 0;
+            self.pause.wait = WAIT;
+        } else if self.pause.idle < self.pause.wait {
             return 1;
         }
-        let trying = self.off;
-        self.hope = trying || self.planned % HOPE == HOPE - 1;
-        if self.hope {
-            prices = learned.prices(true);
-            rates = self.rates(Proposer::Drafter, &prices);
-        }
-        let widths = if trying { 2..=self.block } else { 1..=self.block };
-        let rows = widths.max_by(|&a, &b| rates[a].total_cmp(&rates[b]).then(b.cmp(&a))).unwrap_or(1);
-        let rows = rows.min(next_step(&learned.draft));
-        if trying {
-            // In rounds of plain decoding, what the attempt will lose at least.
-            let lost = (prices.draft.at(rows as f64) + prices.verify.at(rows as f64)) / prices.plain();
-            let wait = (lost * (1.0 - rates[rows] / rates[1]) / ATTEMPTS) as usize;
-            if self.idle < wait {
-                self.wait = wait;
+        self.hope = self.off || self.planned.is_multiple_of(HOPE);
+        let hoped = if self.hope { self.rates(Proposer::Drafter, &learned.prices(true)) } else { sober.clone() };
+        let least = if self.off { 2 } else { 1 };
+        let best = (least..=self.block).max_by(|&a, &b| hoped[a].total_cmp(&hoped[b]).then(b.cmp(&a))).unwrap_or(1);
+        let rows = best.min(next_step(&learned.draft));
+        if self.off {
+            // In rounds of plain decoding, what the attempt is expected to lose.
+            let takes = (prices.draft.at(rows as f64) + prices.verify.at(rows as f64)) / prices.plain();
+            let wait = (takes * (1.0 - sober[rows] / sober[1]) / ATTEMPTS) as usize;
+            if self.pause.idle < wait {
+                self.pause.wait = wait;
                 return 1;
             }
-            self.odds[Proposer::Drafter as usize].forget((IDLE * self.idle) as f64);
+            self.odds[Proposer::Drafter as usize].forget((IDLE * self.pause.idle) as f64);
         }
         self.planned += 1;
         rows
@@ -244,7 +262,7 @@ impl Controller {
             Proposer::Drafter => self.hope,
             Proposer::Lookup => {
                 self.planned += 1;
-                self.planned % HOPE == HOPE - 1
+                self.planned.is_multiple_of(HOPE)
             }
         };
         let prices = learned.prices(hope);
@@ -255,7 +273,7 @@ impl Controller {
                 (looked_up.into_iter().fold(self.rate, f64::max), 0.0)
             }
         };
-        let most = match learned.verify.knows(1) {
+        let most = match learned.verify.widest() > 0 {
             true => next_step(&learned.verify),
             false => 1,
         };
@@ -281,42 +299,48 @@ impl Controller {
         if round.observed > 0 {
             learned.observe.add(round.observed, round.observe, learned.round);
         }
-        let Some(proposer) = round.proposer else {
-            self.idle += 1;
+        if round.proposer != Some(Proposer::Lookup) {
             self.remember(Proposer::Lookup, &[]);
-            return;
-        };
-        let at = proposer as usize;
-        for (i, &confidence) in round.confidence.iter().enumerate().take(round.rows - 1).take(round.accepted + 1) {
-            self.odds[at].learn(confidence, i + 1, i < round.accepted);
         }
-        learned.odds[at].follow(&self.odds[at], FOLLOW);
-        self.remember(proposer, round.confidence);
-        if proposer == Proposer::Lookup {
-            self.idle += 1;
-            return;
+        if let Some(proposer) = round.proposer {
+            let at = proposer as usize;
+            for (i, &confidence) in round.confidence.iter().enumerate().take(round.rows - 1).take(round.accepted + 1) {
+                self.odds[at].learn(confidence, i + 1, i < round.accepted);
+            }
+            learned.odds[at].follow(&self.odds[at], FOLLOW);
+            self.remember(proposer, round.confidence);
         }
-        self.remember(Proposer::Lookup, &[]);
+        match round.proposer {
+            Some(Proposer::Drafter) => self.drafted(learned, round),
+            _ => self.pause.idle += 1,
+        }
+        learned.pause = self.pause;
+    }
+
+    fn drafted(&mut self, learned: &mut Learned, round: &Measured<'_>) {
         for (i, &confidence) in round.confidence.iter().enumerate() {
             match learned.typical.get_mut(i) {
                 Some(typical) => *typical += FOLLOW * (confidence - *typical),
                 None => learned.typical.push(confidence),
             }
         }
-        learned.draft.add(round.confidence.len() + 1, round.draft, learned.round);
-        if self.off {
-            // Not what this one took: it may have been disturbed.
-            let prices = learned.prices(false);
-            let tokens = (round.accepted + 1) as f64;
-            let seconds = prices.draft.at(round.confidence.len() as f64 + 1.0) + prices.verified(round.rows, tokens);
-            let lost = seconds / prices.plain() - tokens;
-            let wait = WAIT.1.min(2 * self.wait).max((lost / ATTEMPTS) as usize);
-            // An attempt that paid is followed by another at once.
-            match lost > 0.0 {
-                true if self.paid => (self.idle, self.wait, self.paid) = (0, WAIT.0, false),
-                true => (self.idle, self.wait) = (0, wait),
-                false => self.paid = true,
-            }
+        let rows = round.confidence.len() + 1;
+        learned.draft.add(rows, round.draft, learned.round);
+        if !self.off {
+            self.pause.idle = 0;
+            return;
+        }
+        // Not what this one took: it may have been disturbed.
+        let prices = learned.prices(false);
+        let tokens = (round.accepted + 1) as f64;
+        let lost = (prices.draft.at(rows as f64) + prices.verified(round.rows, tokens)) / prices.plain() - tokens;
+        let wait = WAIT.max((lost / ATTEMPTS) as usize);
+        let pause = &mut self.pause;
+        // An attempt that paid is followed by another at once.
+        match lost > 0.0 {
+            true if pause.paid => *pause = Pause { idle: 0, wait: WAIT, paid: false },
+            true => (pause.idle, pause.wait) = (0, wait),
+            false => pause.paid = true,
         }
     }
 
@@ -380,6 +404,12 @@ impl Controller {
             worth = rates.iter().copied().fold(0.0, f64::max);
         }
         rates
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.experience.look().end(&self.odds);
     }
 }
 

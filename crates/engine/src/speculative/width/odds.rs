@@ -4,8 +4,12 @@
 const INPUTS: usize = 3;
 /// Before anything is known, a confidence is believed.
 const FIRST: [f64; INPUTS] = [0.0, 1.0, 0.0];
-/// How far the weights of one sequence may be from those of others: their variances.
+/// How far the weights of one sequence may be from those of others, before that is known: their variances.
 const SPREAD: Inputs = [2.0, 0.2, 0.2];
+/// What of it a sequence may be seen to be away at least and at most.
+const SPREADS: (f64, f64) = (0.1, 4.0);
+/// The share that a sequence has in what is known of how far they are.
+const SHARE: f64 = 0.2;
 /// How far they may have moved from one proposal to the next.
 const DRIFT: Inputs = [0.0012, 0.0002, 0.0002];
 /// Nothing is certain.
@@ -19,35 +23,50 @@ type Inputs = [f64; INPUTS];
 pub struct Odds {
     weights: Inputs,
     covariance: [Inputs; INPUTS],
+    prior: Prior,
 }
 
-impl Default for Odds {
+/// The odds of sequences as a rule: the weights, and how far those of one sequence are from them, as variances.
+#[derive(Clone, Copy, Debug)]
+pub struct Prior {
+    weights: Inputs,
+    spread: Inputs,
+}
+
+impl Default for Prior {
     fn default() -> Self {
-        Self::around(FIRST)
+        Self { weights: FIRST, spread: SPREAD }
     }
 }
 
-impl Odds {
-    fn around(weights: Inputs) -> Self {
+impl Prior {
+    /// For a new sequence.
+    pub fn odds(&self) -> Odds {
         let mut covariance = [[0.0; INPUTS]; INPUTS];
-        for (i, variance) in SPREAD.into_iter().enumerate() {
+        for (i, variance) in self.spread.into_iter().enumerate() {
             covariance[i][i] = variance;
         }
-        Self { weights, covariance }
+        Odds { weights: self.weights, covariance, prior: *self }
     }
 
-    /// For a new sequence: the weights, and open to others.
-    pub fn anew(&self) -> Self {
-        Self::around(self.weights)
-    }
-
-    /// Moves the weights a little towards others.
-    pub fn follow(&mut self, other: &Self, share: f64) {
-        for (own, other) in self.weights.iter_mut().zip(other.weights) {
+    /// Moves the weights a little towards those of a sequence.
+    pub fn follow(&mut self, odds: &Odds, share: f64) {
+        for (own, other) in self.weights.iter_mut().zip(odds.weights) {
             *own += share * (other - *own);
         }
     }
 
+    /// A sequence ended: as far as it went from what was expected, others may.
+    pub fn end(&mut self, odds: &Odds) {
+        for (i, spread) in self.spread.iter_mut().enumerate() {
+            let far = odds.weights[i] - odds.prior.weights[i];
+            let found = far * far + odds.covariance[i][i];
+            *spread += SHARE * (found.clamp(SPREADS.0 * SPREAD[i], SPREADS.1 * SPREAD[i]) - *spread);
+        }
+    }
+}
+
+impl Odds {
     /// The probability that a proposal is accepted where those before it were. The first has place 1. With `hope`, what it may
     /// well be: so many standard deviations of the logit more.
     pub fn of(&self, confidence: f64, place: usize, hope: f64) -> f64 {
@@ -61,9 +80,9 @@ impl Odds {
 
     /// So many proposals were not learned from.
     pub fn forget(&mut self, proposals: f64) {
-        for i in 0..INPUTS {
+        for (i, (spread, drift)) in self.prior.spread.into_iter().zip(DRIFT).enumerate() {
             let variance = &mut self.covariance[i][i];
-            *variance = variance.max(SPREAD[i].min(*variance + proposals * DRIFT[i]));
+            *variance = variance.max(spread.min(*variance + proposals * drift));
         }
     }
 
@@ -110,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_confidence_is_believed_at_first() {
-        let odds = Odds::default();
+        let odds = Prior::default().odds();
         for p in [0.1, 0.5, 0.95] {
             assert!((odds.of(p, 7, 0.0) - p).abs() < 1e-9);
         }
@@ -122,7 +141,7 @@ mod tests {
     #[test]
     fn what_the_drafter_overstates_is_learned() {
         let mut random = Random::new(4);
-        let mut odds = Odds::default();
+        let mut odds = Prior::default().odds();
         // The truth is flatter than the confidence, and falls with the place.
         let truth = |confidence: f64, place: usize| probability(0.5 * logit(confidence) - 0.8 * (place as f64).ln());
         let mut draw = |odds: &mut Odds, truth: &dyn Fn(f64, usize) -> f64| {
