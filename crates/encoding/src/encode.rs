@@ -27,7 +27,7 @@ impl EncodedRows {
 /// and where there is no encoder ([`GgmlType::has_encoder`](crate::GgmlType::has_encoder)).
 ///
 /// Each group is encoded on its own: with the range of its values for affine and ggml's asymmetric types, with the
-/// largest magnitude for the others, and with a search of a few neighbouring scales for the K-quants.
+/// largest magnitude for the others, and with a search of scales for the K-quants.
 ///
 /// # Panics
 /// If there are not `rows * cols` values.

@@ -12,6 +12,19 @@ fn weights(count: usize) -> Vec<f32> {
     (0..count).map(|_| (unit() + unit() + unit() + unit()) * 0.03).collect()
 }
 
+/// The same, or with as many of each size, about another mean, or with a few that stand out.
+fn drawn(what: &str) -> Vec<f32> {
+    let near = weights(256 * 256 + 1);
+    let pairs = near.windows(2).map(|pair| (pair[0], pair[1]));
+    match what {
+        "nearly normal" => pairs.map(|(v, _)| v).collect(),
+        "even" => pairs.map(|(v, _)| (v * 1e5).fract() * 0.05).collect(),
+        "off centre" => pairs.map(|(v, _)| v + 0.02).collect(),
+        "heavy-tailed" => pairs.map(|(v, w)| v * (1.0 + w * w * w * w * 1e7)).collect(),
+        other => panic!("{other}"),
+    }
+}
+
 fn squared(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum()
 }
@@ -44,6 +57,64 @@ fn k_quants_lose_less_than_their_ranges() {
         let share = squared(&values, &back) / squared(&values, &ranges(&values, top));
         println!("{kind}: {share:.3} of the squared error");
         assert!(share <= 0.9, "{kind}: {share}");
+    }
+}
+
+/// The squared errors of llama-quantize without an importance matrix, of rows of 256 values of each kind.
+const LLAMA_QUANTIZE: [(&str, [(GgmlType, f64); 5]); 4] = [
+    (
+        "nearly normal",
+        [
+            (GgmlType::Q2K, 1.603578e+00),
+            (GgmlType::Q3K, 4.125436e-01),
+            (GgmlType::Q4K, 9.202057e-02),
+            (GgmlType::Q5K, 2.369382e-02),
+            (GgmlType::Q6K, 5.694441e-03),
+        ],
+    ),
+    (
+        "even",
+        [
+            (GgmlType::Q2K, 2.954411e+00),
+            (GgmlType::Q3K, 8.549334e-01),
+            (GgmlType::Q4K, 1.639106e-01),
+            (GgmlType::Q5K, 4.181788e-02),
+            (GgmlType::Q6K, 9.632805e-03),
+        ],
+    ),
+    (
+        "off centre",
+        [
+            (GgmlType::Q2K, 1.502893e+00),
+            (GgmlType::Q3K, 7.672873e-01),
+            (GgmlType::Q4K, 9.048103e-02),
+            (GgmlType::Q5K, 2.300179e-02),
+            (GgmlType::Q6K, 1.118869e-02),
+        ],
+    ),
+    (
+        "heavy-tailed",
+        [
+            (GgmlType::Q2K, 1.244413e+02),
+            (GgmlType::Q3K, 2.590962e+01),
+            (GgmlType::Q4K, 9.668674e+00),
+            (GgmlType::Q5K, 2.833508e+00),
+            (GgmlType::Q6K, 9.056387e-01),
+        ],
+    ),
+];
+
+#[test]
+fn k_quants_lose_no_more_than_llama_quantize() {
+    for (what, of_kinds) in LLAMA_QUANTIZE {
+        let values = drawn(what);
+        for (kind, theirs) in of_kinds {
+            let encoded = encode_rows(Encoding::Ggml(kind), &values, 256, 256).unwrap();
+            let back = WeightView::new(Encoding::Ggml(kind), &[256, 256], encoded.parts()).unwrap().to_f32();
+            let share = squared(&values, &back) / theirs;
+            println!("{kind}, {what}: {share:.3} of the squared error");
+            assert!(share <= 1.0, "{kind}, {what}: {share}");
+        }
     }
 }
 

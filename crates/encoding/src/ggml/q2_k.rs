@@ -28,7 +28,7 @@ fn decode(block: &[u8], out: &mut [f32]) {
 }
 
 fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
-    let (scales, codes) = mins::encode::<16>(values, weights, 3, 15, HALVES, block);
+    let (scales, codes) = mins::encode::<16, 16>(values, weights, 3, 15, HALVES, block);
     block.iter_mut().zip(scales).for_each(|(byte, (scale, min))| *byte = scale | min << 4);
     set_pairs(&mut block[CODES], &codes, 0);
 }

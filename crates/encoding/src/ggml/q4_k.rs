@@ -25,7 +25,7 @@ fn decode(block: &[u8], out: &mut [f32]) {
 }
 
 fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
-    let (pairs, codes) = mins::encode::<8>(values, weights, 15, 63, six::HALVES, block);
+    let (pairs, codes) = mins::encode::<8, 32>(values, weights, 15, 63, six::HALVES, block);
     six::pack(&mut block[six::AT], pairs);
     set_nibbles::<32>(&mut block[16..], &codes);
 }

@@ -28,7 +28,7 @@ fn decode(block: &[u8], out: &mut [f32]) {
 }
 
 fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
-    let (pairs, codes) = mins::encode::<8>(values, weights, 31, 63, six::HALVES, block);
+    let (pairs, codes) = mins::encode::<8, 32>(values, weights, 31, 63, six::HALVES, block);
     six::pack(&mut block[six::AT], pairs);
     set_ones::<32>(&mut block[HIGH], &codes, 4);
     set_nibbles::<32>(&mut block[HIGH.end..], &codes);
