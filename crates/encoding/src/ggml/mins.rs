@@ -186,9 +186,9 @@ impl<'a, const LEN: usize> Sub<'a, LEN> {
     fn sums(&self, line: Line) -> Sums {
         let scaled = line.scaled();
         let mut sums = [[0.0; LANES]; 3];
-        for at in (0..LEN).step_by(LANES) {
+        for (values, weights) in self.values.as_chunks::<LANES>().0.iter().zip(self.weights.as_chunks::<LANES>().0) {
             for i in 0..LANES {
-                let (value, weight) = (self.values[at + i], self.weights[at + i]);
+                let (value, weight) = (values[i], weights[i]);
                 let code = whole(clamp(scaled.at(value), self.top));
                 let weighted = weight * code;
                 sums[0][i] += weighted;
@@ -208,11 +208,11 @@ impl<'a, const LEN: usize> Sub<'a, LEN> {
         let top = if line.step == 0.0 { 0.0 } else { self.top };
         let scaled = Line { step, ..line }.scaled();
         let mut errors = [0.0; LANES];
-        for at in (0..LEN).step_by(LANES) {
+        for (values, weights) in self.values.as_chunks::<LANES>().0.iter().zip(self.weights.as_chunks::<LANES>().0) {
             for i in 0..LANES {
-                let at_code = scaled.at(self.values[at + i]);
-                let lost = whole(clamp(at_code, top)) - at_code;
-                errors[i] += self.weights[at + i] * lost * lost;
+                let at = scaled.at(values[i]);
+                let lost = whole(clamp(at, top)) - at;
+                errors[i] += weights[i] * lost * lost;
             }
         }
         total(errors) * step * step
