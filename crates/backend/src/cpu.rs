@@ -247,8 +247,12 @@ impl Backend for CpuBackend {
     fn concat_rows(&self, parts: &[&Tensor]) -> Tensor {
         let cols = parts.first().map_or(0, |part| part.cols);
         assert!(parts.iter().all(|part| part.cols == cols));
-        let rows = parts.iter().map(|part| part.rows).sum();
-        self.tensor(rows, cols, parts.iter().flat_map(|part| &*part.data).copied().collect())
+        let (mut out, mut start) = (self.unwritten(parts.iter().map(|part| part.rows).sum(), cols), 0);
+        for part in parts {
+            out.data[start..start + part.data.len()].copy_from_slice(&part.data);
+            start += part.data.len();
+        }
+        out
     }
 
     fn embed(&self, table: &Table, ids: &[u32]) -> Tensor {
@@ -352,10 +356,17 @@ impl Backend for CpuBackend {
         Ok(Some(page))
     }
 
-    fn dynamic_conv(&self, x: &Tensor, base: &Vec<f32>, dynamic: &Tensor, side: usize) -> Tensor {
+    fn dynamic_conv(&self, x: &Tensor, base: &Vec<f32>, dynamic: &Tensor, side: usize, blocks: &[usize]) -> Tensor {
         assert_eq!(x.rows, dynamic.rows, "a kernel for each row");
-        let mut out = self.unwritten(x.rows, x.cols);
-        rows::dynamic_conv(&self.pool, &x.data, x.cols, base, &dynamic.data, side, &mut out.data);
+        let (mut out, mut start, cols) = (self.unwritten(x.rows, x.cols), 0, x.cols);
+        for &rows in blocks {
+            let of = |cols: usize| start * cols..(start + rows) * cols;
+            let (x, dynamic) = (&x.data[of(cols)], &dynamic.data[of(dynamic.cols)]);
+            let out = &mut out.data[of(cols)];
+            rows::dynamic_conv(&self.pool, x, cols, base, dynamic, side, out);
+            start += rows;
+        }
+        assert_eq!(start, x.rows, "rows of the blocks");
         out
     }
 

@@ -238,10 +238,18 @@ pub trait Backend: Send + Sync + 'static {
     }
     /// cap * tanh(x * multiplier / cap)
     fn softcap(&self, x: Self::Tensor, multiplier: f32, cap: f32) -> Self::Tensor;
-    /// A convolution along the rows of one block, x (rows, cols), whose kernel each row brings: row i, column c is the sum over
-    /// taps t of (base\[side, t, c\] + dynamic\[i, side, t, c / group\]) * x\[i - t, c\]. There is nothing before the first row,
-    /// and no row depends on those behind it. `base` (2 * taps * cols), `dynamic` (rows, 2 * taps * groups), `side` 0 or 1.
-    fn dynamic_conv(&self, x: &Self::Tensor, base: &Self::Vector, dynamic: &Self::Tensor, side: usize) -> Self::Tensor;
+    /// A convolution along the rows of blocks, x (rows, cols) with so many rows of each, whose kernel each row brings: row i of a
+    /// block, column c is the sum over taps t of (base\[side, t, c\] + dynamic\[i, side, t, c / group\]) * x\[i - t, c\]. There is
+    /// nothing before the first row of a block, and no row depends on those behind it. `base` (2 * taps * cols), `dynamic` (rows,
+    /// 2 * taps * groups), `side` 0 or 1.
+    fn dynamic_conv(
+        &self,
+        x: &Self::Tensor,
+        base: &Self::Vector,
+        dynamic: &Self::Tensor,
+        side: usize,
+        blocks: &[usize],
+    ) -> Self::Tensor;
 
     /// What is in a page, to be stored. The bits of later passes depend on these alone.
     fn kv_bytes(&self, page: &Self::KvPage) -> Vec<u8>;

@@ -57,9 +57,9 @@ fn line(generation: usize, round: usize, record: &RoundRecord) -> Value {
         "confidence": trace.confidence,
         "accepted": record.accepted,
         "emitted": record.emitted,
-        "observe_ms": ms(trace.observe.as_secs_f64()),
-        "draft_ms": ms(trace.draft.as_secs_f64()),
-        "verify_ms": ms(trace.verify.as_secs_f64()),
+        "observe_ms": ms(trace.observe.time.as_secs_f64()),
+        "draft_ms": ms(trace.draft.time.as_secs_f64()),
+        "verify_ms": ms(trace.verify.time.as_secs_f64()),
         "estimate": trace.estimate.map(|estimate| json!({
             "tokens": estimate.tokens,
             "ms": ms(estimate.seconds),

@@ -10,7 +10,7 @@ use crate::prefix::{PrefixCache, PrefixUsage};
 use crate::sampling::Sampling;
 use crate::session::Session;
 use crate::source::Source;
-use crate::speculative::{self, DrafterModel, Experience, NGRAM_BLOCK, Rehearsal, Rehearsed, Script};
+use crate::speculative::{self, Drafter, Experience, NGRAM_BLOCK, Rehearsal, Rehearsed, Script};
 use crate::spill::Spill;
 use crate::step::Matrices;
 use crate::suspicion;
@@ -137,7 +137,7 @@ pub struct Engine {
 pub(crate) struct Loaded {
     pub backend: Active,
     pub target: MuseText<Active>,
-    pub drafter: Option<Arc<dyn DrafterModel<Active>>>,
+    pub drafter: Option<Arc<dyn Drafter<Active>>>,
     pub rehearsal: Option<Arc<Rehearsal>>,
     pub lookup: bool,
     pub experience: Arc<Experience>,
@@ -256,7 +256,7 @@ impl Engine {
         let rehearsal = options.rehearsed.then(Arc::<Rehearsal>::default);
         let drafter = match (drafter, &rehearsal) {
             (Some(inner), Some(rehearsal)) => {
-                Some(Arc::new(Rehearsed { inner, rehearsal: Arc::clone(rehearsal) }) as Arc<dyn DrafterModel<Active>>)
+                Some(Arc::new(Rehearsed { inner, rehearsal: Arc::clone(rehearsal) }) as Arc<dyn Drafter<Active>>)
             }
             (drafter, _) => drafter,
         };

@@ -1,12 +1,13 @@
 //! A generation: from a request to events, rounds and a finish.
 
 use crate::EngineError;
+use crate::batch::{Batch, Begun};
 use crate::chat::channels::{ChannelEvent, Recipient, Scanner};
 use crate::engine::{Active, Loaded};
 use crate::pass::{Out, Want};
 use crate::sampling::{Chain, Sampling};
 use crate::session::{Prefill, Session};
-use crate::speculative::{DraftWidth, Proposed, Round, RoundTrace};
+use crate::speculative::{DraftWidth, Round, RoundTrace};
 use crate::stops::{Clip, FinishReason, StopRule};
 use crate::tokenizer::{Detokenizer, Specials, TokenizerError};
 use glimmer_backend::Backend;
@@ -163,15 +164,63 @@ impl Session {
     ) -> Result<Generation, EngineError> {
         let loaded = Arc::clone(&self.loaded);
         let mut task = Task::new(&loaded, request.clone())?;
-        while let Some(want) = task.want(self, loaded.geometry.prefill_chunk, listener) {
-            let out = self.pass(want)?;
-            task.take(self, out, listener)?;
+        let mut goes_on = true;
+        while goes_on {
+            let listener = Box::new(&mut *listener);
+            let alone = &mut [Member { task: &mut task, session: self, listener }];
+            goes_on = advance(&loaded, alone, loaded.geometry.prefill_chunk).remove(0)?;
         }
         Ok(task.finish(self))
     }
 }
 
-/// A generation on its way: what it wants of the next pass, and what it makes of it.
+/// A generation with its session, and who is told of it.
+pub(crate) struct Member<'a> {
+    pub task: &'a mut Task,
+    pub session: &'a mut Session,
+    pub listener: Box<dyn FnMut(Event) -> Flow + 'a>,
+}
+
+/// One step of all of them, with at most `rows` rows of each prompt. Whether each goes on.
+pub(crate) fn advance(loaded: &Loaded, members: &mut [Member<'_>], rows: usize) -> Vec<Result<bool, EngineError>> {
+    let mut results: Vec<Result<(), EngineError>> = (0..members.len()).map(|_| Ok(())).collect();
+    let mut batch = Batch::default();
+    let (mut rounds, mut prompts) = (Vec::new(), Vec::new());
+    for (at, Member { task, session, listener }) in members.iter_mut().enumerate() {
+        match task.next(session, rows, listener) {
+            Some(Next::Rows(want)) => {
+                prompts.push(at);
+                batch.prompts.push((session, want));
+            }
+            Some(Next::Round(anchor)) => {
+                rounds.push(at);
+                let (width, chain) = (task.request.width, &mut task.chain);
+                batch.rounds.push(Begun { session, chain, anchor, width });
+            }
+            None => {}
+        }
+    }
+    if let Some(&last) = rounds.iter().chain(&prompts).max() {
+        match batch.step(loaded) {
+            Ok(done) => {
+                for (at, round) in rounds.into_iter().zip(done.rounds) {
+                    let Member { task, listener, .. } = &mut members[at];
+                    results[at] = round.and_then(|round| task.write(round, listener));
+                }
+                for (at, out) in prompts.into_iter().zip(done.prompts) {
+                    let Member { task, session, listener } = &mut members[at];
+                    results[at] = task.take_prompt(session, out, listener);
+                }
+            }
+            // There is no memory after all: whoever came last makes room for the others.
+            Err(error) => results[last] = Err(error),
+        }
+    }
+    let goes_on = |member: &Member<'_>| !matches!(member.task.stage, Stage::Done(_));
+    members.iter().zip(results).map(|(member, result)| result.map(|()| goes_on(member))).collect()
+}
+
+/// A generation on its way: what it wants of the next step, and what it makes of it.
 pub(crate) struct Task {
     request: Request,
     chain: Chain,
@@ -190,10 +239,16 @@ enum Stage {
     Prompt,
     /// A round follows, from this token on.
     Round(u32),
-    /// It is being verified, since then.
-    Verifying(Proposed, Instant),
     /// The output has ended.
     Done(Finish),
+}
+
+/// What a generation wants of the next step.
+enum Next {
+    /// Rows of its prompt.
+    Rows(Want),
+    /// A round from this token on.
+    Round(u32),
 }
 
 impl Task {
@@ -210,16 +265,11 @@ impl Task {
 
     /// Whether it is past its prompt.
     pub fn decodes(&self) -> bool {
-        matches!(self.stage, Stage::Round(_) | Stage::Verifying(..))
+        matches!(self.stage, Stage::Round(_))
     }
 
-    /// What it wants of the next pass, of a prompt at most `rows` rows; nothing once it has ended.
-    pub fn want(
-        &mut self,
-        session: &mut Session,
-        rows: usize,
-        listener: &mut dyn FnMut(Event) -> Flow,
-    ) -> Option<Want> {
+    /// What it wants of the next step, of a prompt at most `rows` rows; nothing once it has ended.
+    fn next(&mut self, session: &mut Session, rows: usize, listener: &mut dyn FnMut(Event) -> Flow) -> Option<Next> {
         let prompt = &self.request.prompt;
         if let Stage::New = self.stage {
             let drafting = Active::ROW_INVARIANT && self.request.width != DraftWidth::Fixed(1);
@@ -230,39 +280,19 @@ impl Task {
             Stage::Prompt => {
                 let (done, total) = (session.tokens().len(), prompt.len());
                 match listener(Event::Prefill { done, total }) {
-                    Flow::Continue => Some(session.want_prompt(prompt, rows)),
+                    Flow::Continue => Some(Next::Rows(session.want_prompt(prompt, rows))),
                     Flow::Cancel => {
                         self.stage = Stage::Done(Finish::Cancelled);
                         None
                     }
                 }
             }
-            Stage::Round(anchor) => {
-                let proposed = session.propose(anchor, self.request.width, &mut self.chain);
-                let want = Session::want_round(anchor, &proposed);
-                self.stage = Stage::Verifying(proposed, Instant::now());
-                Some(want)
-            }
-            Stage::New | Stage::Verifying(..) | Stage::Done(_) => None,
+            Stage::Round(anchor) => Some(Next::Round(anchor)),
+            Stage::New | Stage::Done(_) => None,
         }
     }
 
-    /// Takes in what the pass gave.
-    pub fn take(
-        &mut self,
-        session: &mut Session,
-        out: Out,
-        listener: &mut dyn FnMut(Event) -> Flow,
-    ) -> Result<(), EngineError> {
-        match std::mem::replace(&mut self.stage, Stage::Prompt) {
-            Stage::Verifying(proposed, since) => {
-                let round = session.take_round(self.request.width, proposed, out, since, &mut self.chain)?;
-                self.write(round, listener)
-            }
-            _ => self.take_prompt(session, out, listener),
-        }
-    }
-
+    /// Takes in rows of its prompt.
     fn take_prompt(
         &mut self,
         session: &mut Session,
@@ -286,6 +316,7 @@ impl Task {
         Ok(())
     }
 
+    /// Takes in a round.
     fn write(&mut self, round: Round, listener: &mut dyn FnMut(Event) -> Flow) -> Result<(), EngineError> {
         let Round { width, proposals, accepted, tokens, trace, notice, .. } = round;
         if let Some(notice) = notice {

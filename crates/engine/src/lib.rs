@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 pub mod bundle;
 pub mod chat;
 mod engine;
@@ -42,4 +43,4 @@ pub use obtain::{Obtained, PairWidth};
 pub use prefix::PrefixUsage;
 pub use session::{Prefill, Session};
 pub use source::{NanoDrafter, Source};
-pub use speculative::{DraftWidth, RoundTrace};
+pub use speculative::{DraftWidth, RoundTrace, StageTrace};

@@ -7,8 +7,7 @@
 //! these rows takes, however long the prompts are.
 
 use crate::engine::Loaded;
-use crate::generate::{Event, Flow, Generation, Request, Task};
-use crate::pass::{Want, pass};
+use crate::generate::{Event, Flow, Generation, Member, Request, Task, advance};
 use crate::session::Session;
 use crate::{Engine, EngineError};
 use glimmer_model::kv_cache::pages_needed;
@@ -54,13 +53,6 @@ struct Entry {
     bytes: u64,
 }
 
-impl Entry {
-    fn want(&mut self, session: &mut Session, rows: usize) -> Option<Want> {
-        let Self { task, listener, .. } = self;
-        task.want(session, rows, &mut |event| listener(Update::Event(event)))
-    }
-}
-
 impl Scheduler {
     /// A scheduler for an engine, with nothing to do.
     pub fn new(engine: &Engine, options: SchedulerOptions) -> Self {
@@ -95,39 +87,17 @@ impl Scheduler {
         let rows = if decoding > 0 { PROMPT_ROWS } else { self.loaded.geometry.prefill_chunk };
         let rows = rows.div_ceil(prompts).min(self.loaded.geometry.prefill_chunk);
 
-        let mut wants = Vec::with_capacity(self.running.len());
-        let mut ended = Vec::new();
-        for (at, (entry, session)) in self.running.iter_mut().enumerate() {
-            match entry.want(session, rows) {
-                Some(want) => wants.push((at, want)),
-                None => ended.push((at, None)),
-            }
-        }
-        let mut batch: Vec<(&mut Session, Want)> = Vec::with_capacity(wants.len());
-        let mut next = wants.into_iter().peekable();
-        let mut took = Vec::new();
-        for (at, (_, session)) in self.running.iter_mut().enumerate() {
-            if let Some((_, want)) = next.next_if(|(wanted, _)| *wanted == at) {
-                took.push(at);
-                batch.push((session, want));
-            }
-        }
-        if !batch.is_empty() {
-            match pass(&self.loaded, &mut batch) {
-                Ok(outs) => {
-                    for (at, out) in took.into_iter().zip(outs) {
-                        let (Entry { task, listener, .. }, session) = &mut self.running[at];
-                        if let Err(error) = task.take(session, out, &mut |event| listener(Update::Event(event))) {
-                            ended.push((at, Some(error)));
-                        }
-                    }
-                }
-                // There is no memory after all: whoever came last makes room for the others.
-                Err(error) => ended.extend(took.last().map(|&at| (at, Some(error)))),
-            }
-        }
-        ended.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-        for (at, error) in ended {
+        let members = self.running.iter_mut().map(|(Entry { task, listener, .. }, session)| {
+            let listener = Box::new(|event| listener(Update::Event(event)));
+            Member { task, session, listener }
+        });
+        let results = advance(&self.loaded, &mut members.collect::<Vec<_>>(), rows);
+        for (at, result) in results.into_iter().enumerate().rev() {
+            let error = match result {
+                Ok(true) => continue,
+                Ok(false) => None,
+                Err(error) => Some(error),
+            };
             let (Entry { task, mut listener, .. }, mut session) = self.running.remove(at);
             let generation = task.finish(&mut session);
             listener(Update::Done(error.map_or(Ok(generation), Err)));

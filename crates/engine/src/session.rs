@@ -1,15 +1,15 @@
 //! One sequence: what is in the cache, and what passes extend it with.
 
 use crate::EngineError;
+use crate::batch::{Batch, Begun};
 use crate::engine::{Active, Loaded};
-use crate::pass::{Out, Want, pass};
+use crate::pass::{Out, Want};
 use crate::sampling::{Chain, DrawError};
-use crate::speculative::{self, DraftWidth, Place, Proposed, Round, Speculation};
+use crate::speculative::{self, DraftWidth, Proposed, Round, Speculation};
 use glimmer_backend::{Backend, PAGE};
 use glimmer_model::muse::TextCache;
 use glimmer_model::observe::FirstNonFinite;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Tokens of a long prompt between which its beginning is kept: a sliding layer needs its window there, which is a quarter of what it
 /// would take to keep everything.
@@ -37,8 +37,7 @@ impl Session {
     pub(crate) fn new(loaded: Arc<Loaded>) -> Self {
         let (positions, widest) = (loaded.geometry.positions(), loaded.geometry.widest());
         let cache = loaded.target.cache(positions, widest, loaded.settings.cache);
-        let drafter = loaded.drafter.as_ref().map(|drafter| (Arc::clone(drafter).start(), drafter.block_size()));
-        let speculation = Speculation::new(drafter, loaded.lookup, &loaded.experience);
+        let speculation = Speculation::new(loaded.drafter.clone(), loaded.lookup, &loaded.experience);
         Self { loaded, cache, speculation, tokens: Vec::new() }
     }
 
@@ -62,13 +61,14 @@ impl Session {
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<(Prefill, Option<Vec<f32>>), EngineError> {
         let prefill = self.begin(prompt, drafting);
-        let mut logits = None;
+        let (mut logits, loaded) = (None, Arc::clone(&self.loaded));
         while logits.is_none() {
             if !progress(self.tokens.len(), prompt.len()) {
                 return Ok((prefill, None));
             }
-            let want = self.want_prompt(prompt, self.loaded.geometry.prefill_chunk);
-            let out = self.pass(want)?;
+            let want = self.want_prompt(prompt, loaded.geometry.prefill_chunk);
+            let prompts = vec![(&mut *self, want)];
+            let out = Batch { rounds: Vec::new(), prompts }.step(&loaded)?.prompts.remove(0);
             logits = self.take_prompt(prompt, out)?;
         }
         progress(prompt.len(), prompt.len());
@@ -114,9 +114,6 @@ impl Session {
         if !loaded.backend.read(&out.x).iter().all(|x| x.is_finite()) {
             return Err(self.name_non_finite(start));
         }
-        if let Some(states) = out.states {
-            self.speculation.take(&loaded.backend, states, start);
-        }
         let done = self.tokens.len() == prompt.len();
         if done || self.tokens.len().is_multiple_of(KEEP_EVERY) {
             self.keep();
@@ -140,62 +137,51 @@ impl Session {
     /// # Panics
     /// If the width is larger than the drafter's block, or the context is full.
     pub fn round(&mut self, anchor: u32, width: DraftWidth, chain: &mut Chain) -> Result<Round, EngineError> {
-        let proposed = self.propose(anchor, width, chain);
-        let started = Instant::now();
-        let out = self.pass(Self::want_round(anchor, &proposed))?;
-        self.take_round(width, proposed, out, started, chain)
+        let loaded = Arc::clone(&self.loaded);
+        let rounds = vec![Begun { session: self, chain, anchor, width }];
+        Batch { rounds, prompts: Vec::new() }.step(&loaded)?.rounds.remove(0)
     }
 
-    /// What a round is to verify behind `anchor`.
-    pub(crate) fn propose(&mut self, anchor: u32, width: DraftWidth, chain: &mut Chain) -> Proposed {
-        let loaded = &self.loaded;
-        let place = Place { backend: &loaded.backend, target: &loaded.target, verified: &self.tokens, anchor };
-        self.speculation.propose(place, width, chain)
+    /// What proposes, and the tokens that it goes by.
+    pub(crate) fn speculating(&mut self) -> (&mut Speculation<Active>, &[u32]) {
+        (&mut self.speculation, &self.tokens)
     }
 
-    pub(crate) fn want_round(anchor: u32, proposed: &Proposed) -> Want {
-        let ids: Vec<u32> = std::iter::once(anchor).chain(proposed.tokens.iter().copied()).collect();
-        Want { logits: 0..ids.len(), ids, tap: true }
-    }
-
-    /// Takes in the rows of a round, whose pass was `started` then, and draws.
+    /// Draws from the rows of a round.
     pub(crate) fn take_round(
         &mut self,
-        width: DraftWidth,
-        mut proposed: Proposed,
-        out: Out,
-        started: Instant,
+        proposed: Proposed,
+        logits: Vec<f32>,
         chain: &mut Chain,
     ) -> Result<Round, EngineError> {
-        let loaded = Arc::clone(&self.loaded);
-        let (b, rows) = (&loaded.backend, proposed.tokens.len() + 1);
-        let position = self.tokens.len() - rows;
-        let tokens = match speculative::fold(chain, &out.logits, &proposed.tokens, position) {
+        let Proposed { tokens: proposals, trace, .. } = proposed;
+        let width = proposals.len() + 1;
+        let position = self.tokens.len() - width;
+        let tokens = match speculative::fold(chain, &logits, &proposals, position) {
             Ok(tokens) => tokens,
             Err((row, cause)) => return Err(self.explain(position, row, cause)),
         };
-        let verified = tokens.len(); // the anchor and the accepted proposals
-        self.rewind(position + verified);
-        proposed.trace.verify = started.elapsed();
-        if let Some(states) = &out.states {
-            self.speculation.take(b, b.rows(states, 0..verified), position);
+        self.rewind(position + tokens.len()); // the anchor and the accepted proposals
+        let (accepted, notice) = (tokens.len() - 1, self.speculation.trouble());
+        Ok(Round { width, proposals, accepted, tokens, logits, trace, notice })
+    }
+
+    /// Takes what was tapped in a pass, of which the first `rows` rows are the newest tokens, for a drafter that will be asked.
+    pub(crate) fn tap(&mut self, states: Option<<Active as Backend>::Tensor>, rows: usize) {
+        if let Some(states) = states.filter(|_| self.taps().is_some()) {
+            let b = &self.loaded.backend;
+            self.speculation.take(b, b.rows(&states, 0..rows), self.tokens.len() - rows);
         }
-        let accepted = verified - 1;
-        self.speculation.learn(width, &proposed, accepted);
-        let Proposed { tokens: proposals, trace, notice, .. } = proposed;
-        Ok(Round { width: rows, proposals, accepted, tokens, logits: out.logits, trace, notice })
+    }
+
+    /// Takes in what came of a round, and how long it took.
+    pub(crate) fn learn(&mut self, width: DraftWidth, round: &Round) {
+        self.speculation.learn(width, round);
     }
 
     /// The layers that the drafter taps, where it observes.
     pub(crate) fn taps(&self) -> Option<&[usize]> {
         self.speculation.taps()
-    }
-
-    /// A pass of this sequence alone.
-    pub(crate) fn pass(&mut self, want: Want) -> Result<Out, EngineError> {
-        let loaded = Arc::clone(&self.loaded);
-        let mut outs = pass(&loaded, &mut [(self, want)])?;
-        Ok(outs.remove(0))
     }
 
     /// Draws the token after the prompt from the logits that [`prefill`](Self::prefill) gave.

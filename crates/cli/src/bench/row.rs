@@ -71,9 +71,9 @@ impl Rounds {
         }
         self.proposed[..proposals].iter_mut().for_each(|n| *n += 1);
         self.accepted[..round.accepted].iter_mut().for_each(|n| *n += 1);
-        self.observe.push(round.trace.observe.as_secs_f64());
-        self.draft.push(round.trace.draft.as_secs_f64());
-        self.verify.push(round.trace.verify.as_secs_f64());
+        self.observe.push(round.trace.observe.time.as_secs_f64());
+        self.draft.push(round.trace.draft.time.as_secs_f64());
+        self.verify.push(round.trace.verify.time.as_secs_f64());
     }
 
     pub fn tokens_per_round(&self) -> Option<f64> {

@@ -259,8 +259,8 @@ impl Backend for Recorder {
         self.inner.kv_page_of(spec, bytes)
     }
 
-    fn dynamic_conv(&self, x: &Tensor, base: &Vector, dynamic: &Tensor, side: usize) -> Tensor {
-        self.inner.dynamic_conv(x, base, dynamic, side)
+    fn dynamic_conv(&self, x: &Tensor, base: &Vector, dynamic: &Tensor, side: usize, blocks: &[usize]) -> Tensor {
+        self.inner.dynamic_conv(x, base, dynamic, side, blocks)
     }
 
     fn kv_write(&self, page: &mut KvPage, at: usize, k: &Tensor, v: &Tensor, rows: Range<usize>) {

@@ -15,18 +15,17 @@ pub use rehearsed::Script;
 pub(crate) use rehearsed::{Rehearsal, Rehearsed};
 pub use round::Round;
 pub(crate) use round::fold;
-pub use speculation::RoundTrace;
-pub(crate) use speculation::{Place, Proposed, Speculation};
+pub(crate) use speculation::{Proposed, Speculation, Turn, catch_up, propose};
+pub use speculation::{RoundTrace, StageTrace};
 pub(crate) use width::Experience;
 pub use width::{Estimate, Proposer};
 
-use crate::prefix::{Continued, Observed};
 use crate::sampling::{Chain, DrawError};
 use crate::{EngineError, suspicion};
 use glimmer_backend::{Backend, KvSpec};
 use glimmer_checkpoint::Checkpoint;
 use glimmer_model::ModelError;
-use glimmer_model::dflash::DFlashConfig;
+use glimmer_model::dflash::{DFlashConfig, DFlashContext, Seen};
 use glimmer_model::muse::{MuseText, TextConfig};
 use std::fmt;
 use std::sync::Arc;
@@ -56,46 +55,39 @@ impl fmt::Display for DraftWidth {
     }
 }
 
-/// A drafter's weights, from which each session makes its own [`Drafter`].
-pub trait DrafterModel<B: Backend>: Send + Sync {
+/// A drafter: weights, which propose what comes after the verified tokens of any sequence. What it remembers of a sequence is a
+/// context, of which each has one.
+pub trait Drafter<B: Backend>: Send + Sync {
     /// How a user knows it, for example `dflash`.
     fn kind(&self) -> &'static str;
     /// The most rows of a round: the anchor and `block_size - 1` proposals.
     fn block_size(&self) -> usize;
-    /// The shape of the pages of its context.
+    /// The shape of the pages of a context.
     fn pages(&self) -> KvSpec;
     /// Bytes of a context at most.
     fn context_bytes(&self) -> u64;
-    /// A drafter with an empty context.
-    fn start(self: Arc<Self>) -> Box<dyn Drafter<B>>;
-}
-
-/// Proposes what comes after the verified tokens of one sequence.
-pub trait Drafter<B: Backend>: Send {
+    /// An empty context.
+    fn context(&self) -> DFlashContext<B>;
     /// Target layers whose outputs it wants to observe, in the order in which they are put side by side.
     fn taps(&self) -> &[usize];
     /// How many of the last positions it makes use of.
     fn reach(&self) -> usize;
-    /// Takes the tapped states (rows, taps * hidden) of verified positions from `position` on.
-    fn observe(&mut self, backend: &B, states: &B::Tensor, position: usize) -> Result<(), ModelError>;
-    /// Proposes the `width - 1` tokens after `anchor`, which stands at `position`, the first that was not observed.
-    fn draft(
-        &mut self,
-        backend: &B,
-        target: &MuseText<B>,
-        anchor: u32,
-        position: usize,
-        width: usize,
-        chain: &mut Chain,
-    ) -> Result<Draft, DraftError>;
-    /// Forgets positions from `len` on.
-    fn truncate(&mut self, len: usize);
-    /// Forgets everything.
-    fn reset(&mut self);
-    /// Its context, where it has one that other sequences can go on from.
-    fn context(&self) -> Option<Observed<'_, B>>;
-    /// Takes over such a context, of the first `len` positions.
-    fn adopt(&mut self, len: usize, from: Continued<B>);
+    /// Takes tapped states of verified positions of several sequences, in one pass. What came of each: none depends on the others.
+    fn observe(&self, backend: &B, batch: &mut [Seen<'_, B>]) -> Vec<Result<(), ModelError>>;
+    /// Proposes for several sequences, in one pass. What came of each: none depends on the others.
+    fn draft(&self, backend: &B, target: &MuseText<B>, batch: &mut [Asked<'_, B>]) -> Vec<Result<Draft, DraftError>>;
+}
+
+/// A sequence that a drafter is asked for proposals for.
+pub struct Asked<'a, B: Backend> {
+    /// What the drafter remembers of it: all that was verified.
+    pub context: &'a mut DFlashContext<B>,
+    /// Its processors and its noise.
+    pub chain: &'a mut Chain,
+    /// The newest token, at the first position that was not observed.
+    pub anchor: u32,
+    /// The anchor and one less proposals.
+    pub width: usize,
 }
 
 /// What a drafter proposes.
@@ -184,7 +176,7 @@ impl Bound {
         backend: &B,
         checkpoint: &Checkpoint,
         loaded: &mut (dyn FnMut(u64) + Send),
-    ) -> Result<Arc<dyn DrafterModel<B>>, EngineError> {
+    ) -> Result<Arc<dyn Drafter<B>>, EngineError> {
         match self {
             Bound::DFlash(config) => Ok(Arc::new(dflash::DFlash::load(backend, checkpoint, config, loaded)?)),
         }

@@ -4,12 +4,11 @@
 //! So the tokens that the target will draw are told beforehand, and each proposal is one of them, or not, by chance. The target
 //! still decides: whatever is proposed, its own tokens come out.
 
-use super::{Draft, DraftError, Drafter, DrafterModel};
-use crate::prefix::{Continued, Observed};
+use super::{Asked, Draft, DraftError, Drafter};
 use crate::random::Random;
-use crate::sampling::Chain;
 use glimmer_backend::{Backend, KvSpec};
 use glimmer_model::ModelError;
+use glimmer_model::dflash::{DFlashContext, Seen};
 use glimmer_model::muse::MuseText;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -70,13 +69,13 @@ impl Rehearsal {
     }
 }
 
-/// The weights of another drafter.
+/// Another drafter.
 pub(crate) struct Rehearsed<B: Backend> {
-    pub inner: Arc<dyn DrafterModel<B>>,
+    pub inner: Arc<dyn Drafter<B>>,
     pub rehearsal: Arc<Rehearsal>,
 }
 
-impl<B: Backend> DrafterModel<B> for Rehearsed<B> {
+impl<B: Backend> Drafter<B> for Rehearsed<B> {
     fn kind(&self) -> &'static str {
         self.inner.kind()
     }
@@ -93,19 +92,10 @@ impl<B: Backend> DrafterModel<B> for Rehearsed<B> {
         self.inner.context_bytes()
     }
 
-    fn start(self: Arc<Self>) -> Box<dyn Drafter<B>> {
-        let inner = Arc::clone(&self.inner).start();
-        Box::new(RehearsedDrafter { inner, rehearsal: Arc::clone(&self.rehearsal) })
+    fn context(&self) -> DFlashContext<B> {
+        self.inner.context()
     }
-}
 
-/// Another drafter.
-struct RehearsedDrafter<B: Backend> {
-    inner: Box<dyn Drafter<B>>,
-    rehearsal: Arc<Rehearsal>,
-}
-
-impl<B: Backend> Drafter<B> for RehearsedDrafter<B> {
     fn taps(&self) -> &[usize] {
         self.inner.taps()
     }
@@ -114,38 +104,18 @@ impl<B: Backend> Drafter<B> for RehearsedDrafter<B> {
         self.inner.reach()
     }
 
-    fn observe(&mut self, backend: &B, states: &B::Tensor, position: usize) -> Result<(), ModelError> {
-        self.inner.observe(backend, states, position)
+    fn observe(&self, backend: &B, batch: &mut [Seen<'_, B>]) -> Vec<Result<(), ModelError>> {
+        self.inner.observe(backend, batch)
     }
 
-    fn draft(
-        &mut self,
-        backend: &B,
-        target: &MuseText<B>,
-        anchor: u32,
-        position: usize,
-        width: usize,
-        chain: &mut Chain,
-    ) -> Result<Draft, DraftError> {
-        let mut draft = self.inner.draft(backend, target, anchor, position, width, chain)?;
-        self.rehearsal.rewrite(&mut draft, position, target.config().vocab_size);
-        Ok(draft)
-    }
-
-    fn truncate(&mut self, len: usize) {
-        self.inner.truncate(len);
-    }
-
-    fn reset(&mut self) {
-        self.inner.reset();
-    }
-
-    fn context(&self) -> Option<Observed<'_, B>> {
-        self.inner.context()
-    }
-
-    fn adopt(&mut self, len: usize, from: Continued<B>) {
-        self.inner.adopt(len, from);
+    fn draft(&self, backend: &B, target: &MuseText<B>, batch: &mut [Asked<'_, B>]) -> Vec<Result<Draft, DraftError>> {
+        let mut drafts = self.inner.draft(backend, target, batch);
+        for (draft, asked) in drafts.iter_mut().zip(batch) {
+            if let Ok(draft) = draft {
+                self.rehearsal.rewrite(draft, asked.context.end(), target.config().vocab_size);
+            }
+        }
+        drafts
     }
 }
 

@@ -1,11 +1,12 @@
-//! Whatever proposes for one sequence, and what it has to be told.
+//! Whatever proposes for a sequence, what it has to be told, and the stages in which a batch of sequences comes to its proposals.
 
 use super::ngram::{self, Lookup};
 use super::width::{Controller, Estimate, Experience, Measured, Proposer};
-use super::{Draft, DraftWidth, Drafter};
+use super::{Asked, Draft, DraftWidth, Drafter, Round};
 use crate::prefix::{Continued, Observed};
 use crate::sampling::Chain;
 use glimmer_backend::Backend;
+use glimmer_model::dflash::{DFlashContext, Seen};
 use glimmer_model::muse::MuseText;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,9 +17,7 @@ const TOGETHER: usize = 32;
 
 /// A drafter with weights, earlier text, both or neither, for one sequence.
 pub(crate) struct Speculation<B: Backend> {
-    drafter: Option<Box<dyn Drafter<B>>>,
-    /// The most rows that it drafts.
-    block: usize,
+    drafter: Option<Companion<B>>,
     lookup: Option<Lookup>,
     controller: Controller,
     /// Whether the present generation drafts, so that the drafter has to observe.
@@ -33,13 +32,19 @@ pub(crate) struct Speculation<B: Backend> {
     rows: usize,
 }
 
-/// Where a round begins: `anchor`, the newest token, stands behind the `verified`.
-#[derive(Clone, Copy)]
-pub(crate) struct Place<'a, B: Backend> {
-    pub backend: &'a B,
-    pub target: &'a MuseText<B>,
+/// A drafter and what it remembers of the sequence.
+struct Companion<B: Backend> {
+    drafter: Arc<dyn Drafter<B>>,
+    context: DFlashContext<B>,
+}
+
+/// A sequence whose round begins: `anchor`, its newest token, stands behind the `verified`.
+pub(crate) struct Turn<'a, B: Backend> {
+    pub speculation: &'a mut Speculation<B>,
+    pub chain: &'a mut Chain,
     pub verified: &'a [u32],
     pub anchor: u32,
+    pub width: DraftWidth,
 }
 
 /// What is to be verified, and how it came about.
@@ -47,9 +52,8 @@ pub(crate) struct Place<'a, B: Backend> {
 pub(crate) struct Proposed {
     pub tokens: Vec<u32>,
     pub trace: RoundTrace,
-    /// Rows that were observed.
-    observed: usize,
-    pub notice: Option<String>,
+    /// Rows that the drafter is asked to draft; 0 where it is not asked.
+    asked: usize,
 }
 
 /// How a round came about, and how long what took.
@@ -62,25 +66,135 @@ pub struct RoundTrace {
     /// What the round was expected to give, where the width was chosen.
     pub estimate: Option<Estimate>,
     /// Showing the drafter what was verified before.
-    pub observe: Duration,
+    pub observe: StageTrace,
     /// Making proposals.
-    pub draft: Duration,
+    pub draft: StageTrace,
     /// The target's pass over the rows, and the draws.
-    pub verify: Duration,
+    pub verify: StageTrace,
+}
+
+/// A stage of a round, which the sequences of a batch go through together: what is said here is of all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StageTrace {
+    /// Those that took part.
+    pub sequences: usize,
+    /// Their rows.
+    pub rows: usize,
+    /// How long it took.
+    pub time: Duration,
+}
+
+/// What is to be verified in the next round of each sequence. Those that ask their drafter, which is the same for all, show it in one
+/// pass what it has not seen, and have their blocks drafted in another.
+pub(crate) fn propose<B: Backend>(b: &B, target: &MuseText<B>, turns: &mut [Turn<'_, B>]) -> Vec<Proposed> {
+    let mut all: Vec<Proposed> = turns.iter_mut().map(Turn::plan).collect();
+    let mut asking: Vec<_> = turns.iter_mut().zip(&mut all).filter(|(_, proposed)| proposed.asked > 0).collect();
+    let observed = observe(b, &mut asking.iter_mut().map(|(turn, _)| &mut *turn.speculation).collect::<Vec<_>>());
+    asking.iter_mut().for_each(|(_, proposed)| proposed.trace.observe = observed);
+    asking.retain(|(turn, _)| !turn.speculation.failed);
+    draft(b, target, &mut asking);
+    turns.iter_mut().zip(&mut all).for_each(|(turn, proposed)| turn.cut(proposed));
+    all
+}
+
+/// Shows the drafter what it has not seen of those sequences of which that has become much.
+pub(crate) fn catch_up<'a, B: Backend>(b: &B, sequences: impl Iterator<Item = &'a mut Speculation<B>>) {
+    observe(b, &mut sequences.filter(|sequence| sequence.rows >= TOGETHER).collect::<Vec<_>>());
+}
+
+/// Shows the drafter what it has not seen of these sequences.
+fn observe<B: Backend>(b: &B, sequences: &mut [&mut Speculation<B>]) -> StageTrace {
+    let started = Instant::now();
+    let unseen: Vec<Option<(B::Tensor, usize)>> = sequences.iter_mut().map(|sequence| sequence.unseen(b)).collect();
+    let (mut batch, mut drafter, mut rows) = (Vec::with_capacity(unseen.len()), None, 0);
+    for (sequence, unseen) in sequences.iter_mut().zip(&unseen) {
+        if let (Some(companion), Some((states, position))) = (&mut sequence.drafter, unseen) {
+            rows += b.shape(states).0;
+            drafter = Some(&companion.drafter);
+            batch.push(Seen { context: &mut companion.context, states, position: *position });
+        }
+    }
+    let Some(drafter) = drafter else { return StageTrace::default() };
+    let given = drafter.observe(b, &mut batch);
+    let shown = sequences.iter_mut().zip(&unseen).filter(|(_, unseen)| unseen.is_some());
+    for ((sequence, _), given) in shown.zip(&given) {
+        if let Err(error) = given {
+            sequence.fail(error);
+        }
+    }
+    StageTrace { sequences: given.len(), rows, time: started.elapsed() }
+}
+
+/// Has the drafter propose for these.
+fn draft<B: Backend>(b: &B, target: &MuseText<B>, asking: &mut [(&mut Turn<'_, B>, &mut Proposed)]) {
+    let started = Instant::now();
+    let (mut batch, mut drafter, mut rows) = (Vec::with_capacity(asking.len()), None, 0);
+    for (turn, proposed) in &mut *asking {
+        if let Some(companion) = &mut turn.speculation.drafter {
+            debug_assert_eq!(companion.context.end(), turn.verified.len(), "the anchor follows what was observed");
+            rows += proposed.asked;
+            drafter = Some(&companion.drafter);
+            let (anchor, width) = (turn.anchor, proposed.asked);
+            batch.push(Asked { context: &mut companion.context, chain: turn.chain, anchor, width });
+        }
+    }
+    let Some(drafter) = drafter else { return };
+    let drafts = drafter.draft(b, target, &mut batch);
+    let stage = StageTrace { sequences: drafts.len(), rows, time: started.elapsed() };
+    for ((turn, proposed), draft) in asking.iter_mut().zip(drafts) {
+        proposed.trace.draft = stage;
+        match draft {
+            Ok(draft) => proposed.take(Proposer::Drafter, draft),
+            Err(error) => turn.speculation.fail(&error),
+        }
+    }
+}
+
+impl<B: Backend> Turn<'_, B> {
+    /// Looks up what is to be proposed, or says how many rows the drafter is to draft.
+    fn plan(&mut self) -> Proposed {
+        let (speculation, mut proposed) = (&mut *self.speculation, Proposed::default());
+        if !speculation.drafting || self.width == DraftWidth::Fixed(1) {
+            return proposed;
+        }
+        let started = Instant::now();
+        let found = speculation.look_up(self.verified, self.anchor, self.width);
+        if found.tokens.is_empty() {
+            proposed.asked = speculation.plan(self.width);
+        } else {
+            let rows = found.tokens.len() + 1;
+            proposed.take(Proposer::Lookup, found);
+            proposed.trace.draft = StageTrace { sequences: 1, rows, time: started.elapsed() };
+        }
+        proposed
+    }
+
+    /// Leaves what is worth to be verified of what was proposed.
+    fn cut(&mut self, proposed: &mut Proposed) {
+        if let (DraftWidth::Auto, Some(proposer)) = (self.width, proposed.trace.proposer) {
+            let (rows, estimate) = self.speculation.controller.cut(proposer, &proposed.trace.confidence);
+            proposed.tokens.truncate(rows - 1);
+            proposed.trace.estimate = Some(estimate);
+        }
+    }
+}
+
+impl Proposed {
+    fn take(&mut self, proposer: Proposer, draft: Draft) {
+        self.trace.proposer = Some(proposer);
+        (self.tokens, self.trace.confidence) = (draft.tokens, draft.confidence);
+    }
 }
 
 impl<B: Backend> Speculation<B> {
-    /// Of a drafter that drafts at most `block` rows, and of earlier text where `lookup` says so.
-    pub fn new(
-        drafter: Option<(Box<dyn Drafter<B>>, usize)>,
-        lookup: bool,
-        experience: &Arc<Experience>,
-    ) -> Speculation<B> {
-        let (drafter, block) = drafter.map_or((None, 1), |(drafter, block)| (Some(drafter), block));
+    /// Of a drafter, and of earlier text where `lookup` says so.
+    pub fn new(drafter: Option<Arc<dyn Drafter<B>>>, lookup: bool, experience: &Arc<Experience>) -> Speculation<B> {
+        let block = drafter.as_ref().map_or(1, |drafter| drafter.block_size());
+        let drafter = drafter.map(|drafter| Companion { context: drafter.context(), drafter });
         let controller = Controller::new(Arc::clone(experience), block);
         let lookup = lookup.then(Lookup::default);
         let (drafting, failed, trouble, tapped, from, rows) = Default::default();
-        Self { drafter, block, lookup, controller, drafting, failed, trouble, tapped, from, rows }
+        Self { drafter, lookup, controller, drafting, failed, trouble, tapped, from, rows }
     }
 
     /// Begins a generation, which drafts or does not.
@@ -96,39 +210,31 @@ impl<B: Backend> Speculation<B> {
 
     /// How many of the last positions have to be observed.
     pub fn reach(&self) -> usize {
-        self.drafter.as_ref().map_or(0, |drafter| drafter.reach())
+        self.drafter.as_ref().map_or(0, |companion| companion.drafter.reach())
     }
 
     fn asked(&self) -> Option<&dyn Drafter<B>> {
-        self.drafter.as_deref().filter(|_| self.drafting && !self.failed)
+        let companion = self.drafter.as_ref().filter(|_| self.drafting && !self.failed);
+        companion.map(|companion| &*companion.drafter)
     }
 
     /// Takes tapped states of verified positions from `position` on. The drafter observes them when it drafts, or when they
     /// have become many.
     pub fn take(&mut self, b: &B, states: B::Tensor, position: usize) {
         if self.from + self.rows != position {
-            self.observe(b);
+            observe(b, &mut [self]);
             self.from = position;
         }
         self.rows += b.shape(&states).0;
         self.tapped.push(states);
-        if self.rows >= TOGETHER {
-            self.observe(b);
-        }
     }
 
-    /// Shows the drafter what it has not seen; the number of rows.
-    fn observe(&mut self, b: &B) -> usize {
-        let rows = std::mem::take(&mut self.rows);
-        let tapped = std::mem::take(&mut self.tapped);
-        if let (Some(drafter), false) = (&mut self.drafter, tapped.is_empty()) {
-            let states = b.concat_rows(&tapped.iter().collect::<Vec<_>>());
-            if let Err(error) = drafter.observe(b, &states, self.from) {
-                self.fail(&error);
-            }
-        }
-        self.from += rows;
-        rows
+    /// What the drafter has not seen, which it is about to, and where that begins.
+    fn unseen(&mut self, b: &B) -> Option<(B::Tensor, usize)> {
+        let (position, tapped) = (self.from, std::mem::take(&mut self.tapped));
+        self.from += std::mem::take(&mut self.rows);
+        let there = self.drafter.is_some() && !tapped.is_empty();
+        there.then(|| (b.concat_rows(&tapped.iter().collect::<Vec<_>>()), position))
     }
 
     /// A drafter cannot change the output, so it cannot end it either.
@@ -137,33 +243,9 @@ impl<B: Backend> Speculation<B> {
         self.trouble = Some(format!("the drafter is off: {error}"));
     }
 
-    /// What is to be verified in a round.
-    pub fn propose(&mut self, at: Place<'_, B>, width: DraftWidth, chain: &mut Chain) -> Proposed {
-        let mut proposed = self.draft(at, width, chain);
-        proposed.notice = self.trouble.take();
-        proposed
-    }
-
-    fn draft(&mut self, at: Place<'_, B>, width: DraftWidth, chain: &mut Chain) -> Proposed {
-        let mut proposed = Proposed::default();
-        if !self.drafting || width == DraftWidth::Fixed(1) {
-            return proposed;
-        }
-        let started = Instant::now();
-        let mut draft = self.look_up(at.verified, at.anchor, width);
-        proposed.trace.proposer = (!draft.tokens.is_empty()).then_some(Proposer::Lookup);
-        proposed.trace.draft = started.elapsed();
-        if draft.tokens.is_empty() {
-            draft = self.ask(at, width, chain, &mut proposed);
-        }
-        proposed.tokens = draft.tokens;
-        proposed.trace.confidence = draft.confidence;
-        if let (DraftWidth::Auto, Some(proposer)) = (width, proposed.trace.proposer) {
-            let (rows, estimate) = self.controller.cut(proposer, &proposed.trace.confidence);
-            proposed.tokens.truncate(rows - 1);
-            proposed.trace.estimate = Some(estimate);
-        }
-        proposed
+    /// What the user should be told, once.
+    pub fn trouble(&mut self) -> Option<String> {
+        self.trouble.take()
     }
 
     fn look_up(&mut self, verified: &[u32], anchor: u32, width: DraftWidth) -> Draft {
@@ -175,52 +257,31 @@ impl<B: Backend> Speculation<B> {
         self.lookup.as_mut().map(|lookup| lookup.draft(verified, anchor, rows - 1, shortest)).unwrap_or_default()
     }
 
-    /// Asks the drafter, if it is worth it.
-    fn ask(&mut self, at: Place<'_, B>, width: DraftWidth, chain: &mut Chain, proposed: &mut Proposed) -> Draft {
-        if self.asked().is_none() {
-            return Draft::default();
-        }
+    /// How many rows the drafter is to draft, if it is worth it; 0 where it is not.
+    fn plan(&mut self, width: DraftWidth) -> usize {
+        let Some(drafter) = self.asked() else { return 0 };
         let rows = match width {
+            DraftWidth::Fixed(rows) => rows.min(drafter.block_size()),
             DraftWidth::Auto => self.controller.plan(),
-            DraftWidth::Fixed(rows) => rows.min(self.block),
         };
-        let started = Instant::now();
-        if rows == 1 {
-            return Draft::default();
-        }
-        proposed.observed = self.observe(at.backend);
-        proposed.trace.observe = started.elapsed();
-        let Some(drafter) = self.drafter.as_mut().filter(|_| !self.failed) else { return Draft::default() };
-        let started = Instant::now();
-        let draft = drafter.draft(at.backend, at.target, at.anchor, at.verified.len(), rows, chain);
-        proposed.trace.draft += started.elapsed();
-        match draft {
-            Ok(draft) => {
-                proposed.trace.proposer = Some(Proposer::Drafter);
-                draft
-            }
-            Err(error) => {
-                self.fail(&error);
-                Draft::default()
-            }
-        }
+        if rows == 1 { 0 } else { rows }
     }
 
-    /// Takes in what came of proposals: so many were accepted.
-    pub fn learn(&mut self, width: DraftWidth, proposed: &Proposed, accepted: usize) {
-        if !self.drafting || width != DraftWidth::Auto {
+    /// Takes in what came of a round. What a stage takes that was shared with others is no cost of this sequence's rows.
+    pub fn learn(&mut self, width: DraftWidth, round: &Round) {
+        let trace = &round.trace;
+        if !self.drafting || width != DraftWidth::Auto || trace.verify.sequences > 1 {
             return;
         }
-        let Proposed { tokens, trace, observed, .. } = proposed;
         self.controller.learn(&Measured {
             proposer: trace.proposer,
             confidence: &trace.confidence,
-            rows: tokens.len() + 1,
-            accepted,
-            observed: *observed,
-            observe: trace.observe.as_secs_f64(),
-            draft: trace.draft.as_secs_f64(),
-            verify: trace.verify.as_secs_f64(),
+            rows: round.width,
+            accepted: round.accepted,
+            observed: trace.observe.rows,
+            observe: trace.observe.time.as_secs_f64(),
+            draft: trace.draft.time.as_secs_f64(),
+            verify: trace.verify.time.as_secs_f64(),
         });
     }
 
@@ -238,8 +299,8 @@ impl<B: Backend> Speculation<B> {
                 self.tapped.push(b.rows(&last, 0..len - start));
             }
         }
-        if let Some(drafter) = &mut self.drafter {
-            drafter.truncate(len);
+        if let Some(companion) = &mut self.drafter {
+            companion.context.truncate(len);
         }
         if let Some(lookup) = &mut self.lookup {
             lookup.truncate(len);
@@ -248,16 +309,17 @@ impl<B: Backend> Speculation<B> {
 
     /// The drafter's context, brought up to what was verified.
     pub fn context(&mut self, b: &B) -> Option<Observed<'_, B>> {
-        self.observe(b);
-        self.drafter.as_ref().filter(|_| !self.failed)?.context()
+        observe(b, &mut [self]);
+        let context = &self.drafter.as_ref().filter(|_| !self.failed)?.context;
+        Some(Observed { layers: context.layers(), held: context.held() })
     }
 
     /// Goes on from the first `len` positions of another sequence, with what of the drafter's context is there.
     pub fn adopt(&mut self, len: usize, from: Continued<B>) {
         self.reset();
         (self.from, self.rows) = (len, 0);
-        if let Some(drafter) = &mut self.drafter {
-            drafter.adopt(len, from);
+        if let Some(companion) = &mut self.drafter {
+            companion.context.adopt(len, from.start, from.pages);
         }
     }
 
@@ -265,8 +327,8 @@ impl<B: Backend> Speculation<B> {
     pub fn reset(&mut self) {
         self.tapped.clear();
         (self.from, self.rows) = (0, 0);
-        if let Some(drafter) = &mut self.drafter {
-            drafter.reset();
+        if let Some(companion) = &mut self.drafter {
+            companion.context.reset();
         }
         if let Some(lookup) = &mut self.lookup {
             lookup.truncate(0);

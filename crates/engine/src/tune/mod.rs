@@ -209,7 +209,7 @@ fn take(samples: &mut Samples, generation: &crate::Generation, rows: usize) {
     samples.time += generation.timings.predicted_time;
     for round in rounds.iter().skip(usize::from(rounds.len() > 1)) {
         let trace = &round.trace;
-        for (times, time) in samples.times.iter_mut().zip([trace.verify, trace.draft, trace.observe]) {
+        for (times, time) in samples.times.iter_mut().zip([trace.verify.time, trace.draft.time, trace.observe.time]) {
             times.push(time);
         }
     }

@@ -217,9 +217,9 @@ impl Backend for Both {
         Twice { kernels, rule: self.scalar.softcap(x.rule, multiplier, cap) }
     }
 
-    fn dynamic_conv(&self, x: &Twice, base: &Self::Vector, dynamic: &Twice, side: usize) -> Twice {
-        let kernels = self.kernels.dynamic_conv(&x.kernels, base, &dynamic.kernels, side);
-        Twice { kernels, rule: self.scalar.dynamic_conv(&x.rule, base, &dynamic.rule, side) }
+    fn dynamic_conv(&self, x: &Twice, base: &Self::Vector, dynamic: &Twice, side: usize, blocks: &[usize]) -> Twice {
+        let kernels = self.kernels.dynamic_conv(&x.kernels, base, &dynamic.kernels, side, blocks);
+        Twice { kernels, rule: self.scalar.dynamic_conv(&x.rule, base, &dynamic.rule, side, blocks) }
     }
 
     fn kv_write(&self, [kernels, rule]: &mut Self::KvPage, at: usize, k: &Twice, v: &Twice, rows: Range<usize>) {

@@ -135,6 +135,34 @@ fn what_a_generation_gives_does_not_depend_on_its_company() {
 }
 
 #[test]
+fn what_is_proposed_for_a_generation_does_not_depend_on_its_company() {
+    for (pair, kind) in Pair::ALL.into_iter().flat_map(|pair| Kind::ALL.map(|kind| (pair, kind))) {
+        let engine = load(&EngineOptions { prefix_cache: 0, ..kind.of(pair.options()) });
+        // Prompts shorter and longer than a page, widths from none to all, arrivals one after the other.
+        let widths = [5, 2, 1, pair.block_size(), 3, 7];
+        let orders: Vec<Order> = (0..6)
+            .map(|i| Order {
+                prompt: i,
+                width: DraftWidth::Fixed(widths[i]),
+                sampled: i % 2 == 1,
+                tokens: 12 + 5 * i,
+                after: 2 * i,
+                cancel: None,
+            })
+            .collect();
+        let proposed = |generation: &Generation| -> Vec<(Vec<u32>, usize, Vec<f64>)> {
+            let rounds = generation.rounds.iter();
+            rounds.map(|round| (round.proposals.clone(), round.accepted, round.trace.confidence.clone())).collect()
+        };
+        for (order, given) in orders.iter().zip(together(&engine, ENOUGH, pair, &orders)) {
+            let alone = fresh(&engine, &asked(pair, order));
+            assert_eq!(given.token_ids, alone.token_ids, "{pair:?} {kind:?}: {order:?}");
+            assert_eq!(proposed(&given), proposed(&alone), "{pair:?} {kind:?}: {order:?}");
+        }
+    }
+}
+
+#[test]
 fn prompts_are_processed_beside_what_decodes() {
     let engine = load(&EngineOptions { prefill_chunk: 512, ..Pair::Nano.options() });
     let order =

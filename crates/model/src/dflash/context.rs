@@ -1,7 +1,7 @@
 //! What a drafter remembers of the verified sequence: keys and values of its layers, by absolute position.
 
 use crate::kv_pages::KvPages;
-use glimmer_backend::{Backend, BackendError, KvSpec, PAGE};
+use glimmer_backend::{Attended, Backend, BackendError, KvSpec, PAGE};
 use std::ops::Range;
 
 /// Context keys and values of every drafter layer.
@@ -104,12 +104,21 @@ impl<B: Backend> Context<B> {
         })
     }
 
-    pub(super) fn write(&mut self, b: &B, layer: usize, position: usize, k: &B::Tensor, v: &B::Tensor) {
-        let (rows, _) = b.shape(k);
-        self.layers[layer].write(b, position, k, v, 0..rows);
+    /// Stores rows `rows` of keys and values from `position` on, which there is room for.
+    pub(super) fn write(
+        &mut self,
+        b: &B,
+        layer: usize,
+        position: usize,
+        k: &B::Tensor,
+        v: &B::Tensor,
+        rows: Range<usize>,
+    ) {
+        self.layers[layer].write(b, position, k, v, rows);
     }
 
-    pub(super) fn attend(&self, b: &B, layer: usize, q: &B::Tensor, visible: &[Range<usize>], scale: f32) -> B::Tensor {
-        b.attend(q, &[self.layers[layer].attended(visible)], scale)
+    /// What rows attend to that see these positions.
+    pub(super) fn attended<'a>(&'a self, layer: usize, visible: &'a [Range<usize>]) -> Attended<'a, B::KvPage> {
+        self.layers[layer].attended(visible)
     }
 }

@@ -9,6 +9,7 @@ use crate::layers::{Mlp, counted, norm, weight};
 use crate::observe::{Observer, Site, Sublayer};
 use glimmer_backend::{Backend, BackendError};
 use glimmer_checkpoint::{Checkpoint, Cursor};
+use std::ops::Range;
 
 /// The drafter's weights: of `MuseGlimmerAssistantModel`, and of `DFlash2DraftModel`, which has more.
 pub struct DFlash<B: Backend> {
@@ -18,6 +19,24 @@ pub struct DFlash<B: Backend> {
     layers: Vec<Layer<B>>,
     norm: B::Vector, // (hidden)
     selector: Option<Selector<B>>,
+}
+
+/// What the drafter is shown of one sequence.
+pub struct Seen<'a, B: Backend> {
+    /// What it remembers.
+    pub context: &'a mut Context<B>,
+    /// The target's tapped states (rows, taps * hidden) of verified positions.
+    pub states: &'a B::Tensor,
+    /// The first of them.
+    pub position: usize,
+}
+
+/// What is to be drafted of one sequence.
+pub struct Block<'a, B: Backend> {
+    /// What the drafter remembers; the block stands at its end.
+    pub context: &'a mut Context<B>,
+    /// Raw target embeddings (rows, hidden): the anchor's, and the mask's.
+    pub embeds: B::Tensor,
 }
 
 impl<B: Backend> DFlash<B> {
@@ -63,8 +82,6 @@ impl<B: Backend> DFlash<B> {
     }
 
     /// Adds the target's tapped states (rows, taps * hidden) of verified positions from `position` on.
-    ///
-    /// Context rows are encoded once and go un-normed into every layer's keys and values.
     pub fn observe(
         &self,
         b: &B,
@@ -73,22 +90,50 @@ impl<B: Backend> DFlash<B> {
         position: usize,
         observer: &mut impl Observer<B>,
     ) -> Result<(), ModelError> {
+        self.observe_all(b, &mut [Seen { context, states, position }], observer).remove(0)
+    }
+
+    /// The same for several sequences at once, whose rows share all products. A sequence that there is no memory for fails alone.
+    ///
+    /// Context rows are encoded once and go un-normed into every layer's keys and values.
+    pub fn observe_all(
+        &self,
+        b: &B,
+        batch: &mut [Seen<'_, B>],
+        observer: &mut impl Observer<B>,
+    ) -> Vec<Result<(), ModelError>> {
         let c = &self.config;
-        let (rows, _) = b.shape(states);
-        // More rows than the context holds would overwrite each other.
-        let skip = rows.saturating_sub(context.capacity());
-        let (states, position, rows) = (b.rows(states, skip..rows), position + skip, rows - skip);
-        let encoded = b.rms_norm(&b.linear(&states, &self.fc), Some(&self.hidden_norm), c.rms_norm_eps);
-        observer.see(b, Site::Encoder, &encoded);
-        context.extend(b, position, rows).map_err(no_memory)?;
-        let positions: Vec<usize> = (position..position + rows).collect();
-        let rotation = b.rotation(&positions, c.head_dim, c.rope_theta);
-        for (i, layer) in self.layers.iter().enumerate() {
-            let [k, v] = b.linears(&encoded, [&layer.k_proj, &layer.v_proj]);
-            let k = layer.turn_keys(b, c, k, &rotation);
-            context.write(b, i, position, &k, &v);
+        let extend = |seen: &mut Seen<'_, B>| {
+            let (rows, _) = b.shape(seen.states);
+            // More rows than the context holds would overwrite each other.
+            let skip = rows.saturating_sub(seen.context.capacity());
+            seen.context.extend(b, seen.position + skip, rows - skip).map_err(no_memory)?;
+            Ok(skip..rows)
+        };
+        let taken: Vec<Result<Range<usize>, ModelError>> = batch.iter_mut().map(extend).collect();
+        let mut there: Vec<_> = batch
+            .iter_mut()
+            .zip(&taken)
+            .filter_map(|(seen, rows)| rows.as_ref().ok().map(|rows| (seen, rows)))
+            .collect();
+        if !there.is_empty() {
+            let states = there.iter().map(|(seen, rows)| b.rows(seen.states, (*rows).clone())).collect();
+            let encoded = b.linear(&below(b, states), &self.fc);
+            let encoded = b.rms_norm(&encoded, Some(&self.hidden_norm), c.rms_norm_eps); // (rows of all, hidden)
+            observer.see(b, Site::Encoder, &encoded);
+            let positions = there.iter().flat_map(|(seen, rows)| seen.position + rows.start..seen.position + rows.end);
+            let rotation = b.rotation(&positions.collect::<Vec<_>>(), c.head_dim, c.rope_theta);
+            for (i, layer) in self.layers.iter().enumerate() {
+                let [k, v] = b.linears(&encoded, [&layer.k_proj, &layer.v_proj]);
+                let k = layer.turn_keys(b, c, k, &rotation);
+                let mut row = 0;
+                for (seen, rows) in &mut there {
+                    seen.context.write(b, i, seen.position + rows.start, &k, &v, row..row + rows.len());
+                    row += rows.len();
+                }
+            }
         }
-        Ok(())
+        taken.into_iter().map(|taken| taken.map(drop)).collect()
     }
 
     /// One pass over a block of raw target embeddings (rows, hidden), the anchor's first, which stands at the end of the
@@ -100,32 +145,78 @@ impl<B: Backend> DFlash<B> {
         block: B::Tensor,
         observer: &mut impl Observer<B>,
     ) -> Result<B::Tensor, ModelError> {
+        self.draft_all(b, &mut [Block { context, embeds: block }], observer).remove(0)
+    }
+
+    /// The same over a block of each of several sequences, whose rows share all products and see nothing of each other. A block that
+    /// there is no memory for fails alone.
+    pub fn draft_all(
+        &self,
+        b: &B,
+        blocks: &mut [Block<'_, B>],
+        observer: &mut impl Observer<B>,
+    ) -> Vec<Result<B::Tensor, ModelError>> {
+        let room = |block: &mut Block<'_, B>| block.context.block(b, b.shape(&block.embeds).0).map_err(no_memory);
+        let visible: Vec<Result<Vec<Range<usize>>, ModelError>> = blocks.iter_mut().map(room).collect();
+        let there =
+            blocks.iter_mut().zip(&visible).filter_map(|(block, visible)| Some((block, visible.as_deref().ok()?)));
+        let mut there: Vec<(&mut Block<'_, B>, &[Range<usize>])> = there.collect();
+        let drafted = if there.is_empty() { Vec::new() } else { self.forward(b, &mut there, observer) };
+        let mut drafted = drafted.into_iter();
+        let given = |visible: Result<_, _>| visible.map_or_else(|error| Some(Err(error)), |_| drafted.next().map(Ok));
+        visible.into_iter().filter_map(given).collect()
+    }
+
+    /// The pass over blocks that there is room for, each with what its rows see.
+    fn forward(
+        &self,
+        b: &B,
+        blocks: &mut [(&mut Block<'_, B>, &[Range<usize>])],
+        observer: &mut impl Observer<B>,
+    ) -> Vec<B::Tensor> {
         let c = &self.config;
-        let (rows, _) = b.shape(&block);
-        let position = context.end();
-        let visible = context.block(b, rows).map_err(no_memory)?;
-        let positions: Vec<usize> = (position..position + rows).collect();
-        let rotation = b.rotation(&positions, c.head_dim, c.rope_theta);
+        let lengths: Vec<usize> = blocks.iter().map(|(_, visible)| visible.len()).collect();
+        let positions = blocks.iter().flat_map(|(block, visible)| (block.context.end()..).take(visible.len()));
+        let rotation = b.rotation(&positions.collect::<Vec<_>>(), c.head_dim, c.rope_theta);
         let scale = 1.0 / (c.head_dim as f32).sqrt();
-        let mut x = block;
+        let mut x = below(b, blocks.iter().map(|(block, _)| block.embeds.clone()).collect()); // (rows of all, hidden)
         for (i, layer) in self.layers.iter().enumerate() {
             let weights = [&layer.q_proj, &layer.k_proj, &layer.v_proj];
-            let ([q, k, v], kernels) = layer.around_attention.enter(b, &x, weights, observer);
+            let ([q, k, v], kernels) = layer.around_attention.enter(b, &x, &lengths, weights, observer);
             let k = layer.turn_keys(b, c, k, &rotation);
-            context.write(b, i, position, &k, &v);
             let q = b.rope(b.rms_norm_heads(q, c.head_dim, Some(&layer.q_norm), c.rms_norm_eps, 1.0), &rotation);
-            let attended = b.linear(&context.attend(b, i, &q, &visible, scale), &layer.o_proj);
+            let mut row = 0;
+            for (block, visible) in &mut *blocks {
+                let position = block.context.end();
+                block.context.write(b, i, position, &k, &v, row..row + visible.len());
+                row += visible.len();
+            }
+            let sequences: Vec<_> = blocks.iter().map(|(block, visible)| block.context.attended(i, visible)).collect();
+            let attended = b.linear(&b.attend(&q, &sequences, scale), &layer.o_proj);
             observer.see(b, Site::AttentionOut(i), &attended);
-            x = layer.around_attention.leave(b, x, attended, kernels, observer);
-            let ([gate, up], kernels) = layer.around_mlp.enter(b, &x, layer.mlp.inputs(), observer);
+            x = layer.around_attention.leave(b, x, attended, &lengths, kernels, observer);
+            let ([gate, up], kernels) = layer.around_mlp.enter(b, &x, &lengths, layer.mlp.inputs(), observer);
             let out = layer.mlp.output(b, gate, &up);
             observer.see(b, Site::MlpOut(i), &out);
-            x = layer.around_mlp.leave(b, x, out, kernels, observer);
+            x = layer.around_mlp.leave(b, x, out, &lengths, kernels, observer);
             observer.see(b, Site::Layer(i), &x);
         }
         let x = b.rms_norm(&x, Some(&self.norm), c.rms_norm_eps);
         observer.see(b, Site::FinalNorm, &x);
-        Ok(x)
+        let mut start = 0;
+        let rows = lengths.iter().map(|rows| {
+            start += rows;
+            b.rows(&x, start - rows..start)
+        });
+        rows.collect()
+    }
+}
+
+/// Tensors below each other.
+fn below<B: Backend>(b: &B, mut parts: Vec<B::Tensor>) -> B::Tensor {
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => b.concat_rows(&parts.iter().collect::<Vec<_>>()),
     }
 }
 
@@ -191,18 +282,19 @@ impl<B: Backend> Around<B> {
         })
     }
 
-    /// The sub-layer's first products, of x (rows, hidden), and what [`leave`](Self::leave) needs.
+    /// The sub-layer's first products, of x (rows, hidden) with so many rows of each block, and what [`leave`](Self::leave) needs.
     fn enter<const N: usize>(
         &self,
         b: &B,
         x: &B::Tensor,
+        blocks: &[usize],
         weights: [&B::Weight; N],
         observer: &mut impl Observer<B>,
     ) -> ([B::Tensor; N], Option<B::Tensor>) {
         match &self.conv {
             None => (b.norm_linears(x, Some(&self.norm), self.eps, weights), None),
             Some(conv) => {
-                let (input, kernels) = conv.before(b, &b.rms_norm(x, Some(&self.norm), self.eps), observer);
+                let (input, kernels) = conv.before(b, &b.rms_norm(x, Some(&self.norm), self.eps), blocks, observer);
                 (b.linears(&input, weights), Some(kernels))
             }
         }
@@ -214,12 +306,13 @@ impl<B: Backend> Around<B> {
         b: &B,
         x: B::Tensor,
         out: B::Tensor,
+        blocks: &[usize],
         kernels: Option<B::Tensor>,
         observer: &mut impl Observer<B>,
     ) -> B::Tensor {
         match self.conv.as_ref().zip(kernels) {
             None => b.add(x, &out),
-            Some((conv, kernels)) => b.add(x, &conv.behind(b, &out, &kernels, observer)),
+            Some((conv, kernels)) => b.add(x, &conv.behind(b, &out, &kernels, blocks, observer)),
         }
     }
 }

@@ -7,5 +7,5 @@ mod v2;
 
 pub use config::{DFlash2Config, DFlashConfig};
 pub use context::Context as DFlashContext;
-pub use drafter::DFlash;
+pub use drafter::{Block, DFlash, Seen};
 pub use v2::Selector;

@@ -32,22 +32,35 @@ impl<B: Backend> DynamicConv<B> {
         })
     }
 
-    /// The sub-layer's input, of the normed residual stream (rows, hidden), and the kernels that the rows bring, (rows, 2 * taps *
-    /// groups): those behind the sub-layer come from what it is given as well, not from what it gives.
-    pub fn before(&self, b: &B, x: &B::Tensor, observer: &mut impl Observer<B>) -> (B::Tensor, B::Tensor) {
+    /// The sub-layer's input, of the normed residual stream (rows, hidden) with so many rows of each block, and the kernels that the
+    /// rows bring, (rows, 2 * taps * groups): those behind the sub-layer come from what it is given as well, not from what it gives.
+    pub fn before(
+        &self,
+        b: &B,
+        x: &B::Tensor,
+        blocks: &[usize],
+        observer: &mut impl Observer<B>,
+    ) -> (B::Tensor, B::Tensor) {
         let (sublayer, layer) = self.site;
         observer.see(b, Site::ConvNorm(sublayer, layer), x);
         let kernels = b.linear(x, &self.kernel_projection);
         observer.see(b, Site::ConvKernels(sublayer, layer), &kernels);
-        let out = b.dynamic_conv(x, &self.base_kernel, &kernels, 0);
+        let out = b.dynamic_conv(x, &self.base_kernel, &kernels, 0, blocks);
         observer.see(b, Site::ConvBefore(sublayer, layer), &out);
         (out, kernels)
     }
 
     /// What is added to the residual stream, of the sub-layer's output (rows, hidden).
-    pub fn behind(&self, b: &B, x: &B::Tensor, kernels: &B::Tensor, observer: &mut impl Observer<B>) -> B::Tensor {
+    pub fn behind(
+        &self,
+        b: &B,
+        x: &B::Tensor,
+        kernels: &B::Tensor,
+        blocks: &[usize],
+        observer: &mut impl Observer<B>,
+    ) -> B::Tensor {
         let (sublayer, layer) = self.site;
-        let out = b.dynamic_conv(x, &self.base_kernel, kernels, 1);
+        let out = b.dynamic_conv(x, &self.base_kernel, kernels, 1, blocks);
         observer.see(b, Site::ConvBehind(sublayer, layer), &out);
         out
     }

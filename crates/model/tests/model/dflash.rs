@@ -1,9 +1,9 @@
 //! DFlash against transformers: the stored tensors of six rounds.
 
 use crate::support::F32;
-use crate::support::{Golden, backend, load, open, path};
+use crate::support::{Golden, backend, bits, load, open, path};
 use glimmer_backend::{Backend, PAGE};
-use glimmer_model::dflash::{DFlash, DFlashConfig};
+use glimmer_model::dflash::{Block, DFlash, DFlashConfig, Seen};
 use glimmer_model::observe::{Observer, Site, Taps, Unobserved};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -147,4 +147,94 @@ fn drafters_that_do_not_fit_are_refused_by_name() {
         let message = DFlashConfig::bind(&checkpoint, &target, "t").unwrap_err().to_string();
         assert!(message.contains(expected) && !message.contains('\n'), "{message}");
     }
+}
+
+/// Numbers around zero, as a state might have them.
+fn noise(len: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state as i32 as f32 / i32::MAX as f32
+    };
+    (0..len).map(next).collect()
+}
+
+/// How often each site was seen, and with how many elements.
+#[derive(Default)]
+struct Counted(HashMap<Site, (usize, usize)>);
+
+impl<B: Backend> Observer<B> for Counted {
+    fn see(&mut self, backend: &B, site: Site, x: &B::Tensor) {
+        let (rows, cols) = backend.shape(x);
+        let count = self.0.entry(site).or_default();
+        *count = (count.0 + 1, rows * cols);
+    }
+}
+
+#[test]
+fn a_block_is_the_same_alone_and_among_others() {
+    let b = backend();
+    let target = load(&b, "fixtures/muse-tiny-bf16");
+    for fixture in ["muse-tiny-assistant", "muse-tiny-dflash2"] {
+        let checkpoint = glimmer_checkpoint::open(&path(&format!("fixtures/{fixture}"))).unwrap();
+        let config = DFlashConfig::bind(&checkpoint, target.config(), "muse-tiny-bf16").unwrap();
+        let drafter = DFlash::load(&b, &checkpoint, config, &mut |_| {}).unwrap();
+        let c = drafter.config().clone();
+        let states = |rows: usize, seed: u32| {
+            let cols = c.target_layer_ids.len() * c.hidden_size;
+            b.tensor(rows, cols, noise(rows * cols, seed))
+        };
+        let embeds = |rows: usize, anchor: u32| {
+            let mut block = vec![c.mask_token_id; rows];
+            block[0] = anchor;
+            target.embed_raw(&b, &block)
+        };
+        // Rows that are observed at first and then, and those of the blocks: short, at the end of a page, over one and over two.
+        let (first, later) = ([3, 250, 1, 254, 530], [2, 4, 8, 1, 3]);
+        let widths = [[2, 8, 5, 7, 3], [8, 6, 1, 4, 2]];
+        let mut alone: Vec<_> = first.iter().map(|_| drafter.context()).collect();
+        let mut among: Vec<_> = first.iter().map(|_| drafter.context()).collect();
+        for (turn, new) in [first, later].iter().enumerate() {
+            let shown: Vec<_> = (0..5).map(|i| states(new[i], (10 * turn + i) as u32)).collect();
+            let mut seen = Counted::default();
+            let mut batch: Vec<Seen<'_, _>> = among
+                .iter_mut()
+                .zip(&shown)
+                .map(|(context, states)| Seen { position: context.end(), context, states })
+                .collect();
+            assert!(drafter.observe_all(&b, &mut batch, &mut seen).iter().all(Result::is_ok));
+            // A drafter encodes what its window may see.
+            let rows: usize = new.iter().map(|&rows| rows.min(c.reach() + c.block_size)).sum();
+            assert_eq!(seen.0[&Site::Encoder], (1, rows * c.hidden_size));
+            for (context, states) in alone.iter_mut().zip(&shown) {
+                let position = context.end();
+                drafter.observe(&b, context, states, position, &mut Unobserved).unwrap();
+            }
+            let widths = widths[turn];
+            let mut seen = Counted::default();
+            let mut blocks: Vec<Block<'_, _>> = (among.iter_mut().zip(widths).enumerate())
+                .map(|(i, (context, rows))| Block { context, embeds: embeds(rows, 5 + i as u32) })
+                .collect();
+            let drafted = drafter.draft_all(&b, &mut blocks, &mut seen);
+            // One pass: every tensor of it was made once, for all rows.
+            assert_eq!(seen.0[&Site::FinalNorm], (1, widths.iter().sum::<usize>() * c.hidden_size));
+            assert!(seen.0.values().all(|&(times, _)| times == 1), "{:?}", seen.0);
+            for (i, (context, drafted)) in alone.iter_mut().zip(drafted).enumerate() {
+                let drafted = drafted.unwrap();
+                assert_eq!(b.shape(&drafted), (widths[i], c.hidden_size));
+                let expected = drafter.draft(&b, context, embeds(widths[i], 5 + i as u32), &mut Unobserved).unwrap();
+                assert!(bits(&b.read(&drafted)) == bits(&b.read(&expected)), "{fixture}: block {i}, turn {turn}");
+                assert_eq!(context.held(), among[i].held());
+            }
+        }
+    }
+    let drafter = {
+        let checkpoint = glimmer_checkpoint::open(&path("fixtures/muse-tiny-assistant")).unwrap();
+        let config = DFlashConfig::bind(&checkpoint, target.config(), "muse-tiny-bf16").unwrap();
+        DFlash::load(&b, &checkpoint, config, &mut |_| {}).unwrap()
+    };
+    assert!(drafter.observe_all(&b, &mut [], &mut Unobserved).is_empty());
+    assert!(drafter.draft_all(&b, &mut [], &mut Unobserved).is_empty());
 }
