@@ -8,7 +8,7 @@ use crate::engine::{Active, Loaded};
 use crate::pass::{Out, Want, pass};
 use crate::sampling::Chain;
 use crate::session::Session;
-use crate::speculative::{self, DraftWidth, Proposed, Round, StageTrace, Turn};
+use crate::speculative::{self, DraftWidth, Proposals, Proposed, Round, StageTrace, Turn};
 use std::time::Instant;
 
 /// What sequences want of a step.
@@ -42,13 +42,14 @@ impl Batch<'_> {
     }
 
     /// What each round is to verify.
-    fn propose(&mut self, loaded: &Loaded) -> Vec<Proposed> {
+    fn propose(&mut self, loaded: &Loaded) -> Proposals {
         let mut turns: Vec<Turn<'_, Active>> = self.rounds.iter_mut().map(Begun::turn).collect();
         speculative::propose(&loaded.backend, &loaded.target, &mut turns)
     }
 
     /// One pass over that and the rows of the prompts, and the draws.
-    fn verify(self, loaded: &Loaded, proposed: Vec<Proposed>) -> Result<Done, EngineError> {
+    fn verify(self, loaded: &Loaded, proposals: Proposals) -> Result<Done, EngineError> {
+        let Proposals { rounds: proposed, observe, draft } = proposals;
         let Self { rounds: mut begun, mut prompts } = self;
         let started = Instant::now();
         let rounds = begun.iter_mut().zip(&proposed);
@@ -64,6 +65,9 @@ impl Batch<'_> {
             states.push(out.states);
         }
         let verify = StageTrace { sequences, rows, time: started.elapsed() };
+        // What a pass took that had rows of prompts is not what rounds take.
+        let of_rounds = if prompts.is_empty() { verify } else { StageTrace::default() };
+        loaded.experience.measured(observe.cost(), draft.cost(), of_rounds.cost());
 
         for ((begun, round), states) in begun.iter_mut().zip(&mut rounds).zip(states) {
             if let Ok(round) = round {

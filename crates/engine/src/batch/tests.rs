@@ -232,22 +232,18 @@ fn a_drafter_that_fails_for_one_goes_on_for_the_others() {
 }
 
 #[test]
-fn what_is_shared_teaches_no_costs() {
+fn sequences_that_share_a_pass_choose_their_widths_by_it() {
     let (engine, _) = watched(NanoDrafter::Assistant, false);
     let mut sequences = four(&engine);
     sequences.iter_mut().for_each(|sequence| sequence.width = DraftWidth::Auto);
-    // Nobody drafts who does not know what plain decoding takes.
-    for _ in 0..10 {
-        let rounds = together(&engine, sequences.iter_mut());
-        assert!(rounds.iter().all(|round| round.width == 1 && round.trace.verify.rows == 4));
-    }
-    let mut drafts = 0;
-    for _ in 0..30 {
-        let round = sequences[0].alone();
-        assert_eq!((round.trace.verify.sequences, round.trace.verify.rows), (1, round.width));
-        drafts += usize::from(round.trace.proposer.is_some());
-    }
-    assert!(drafts > 0);
+    // One of them has decoded plainly before, so that is known; the first drafts in company are narrow.
+    let rounds = together(&engine, sequences.iter_mut());
+    let (draft, verify) = (rounds[0].trace.draft, rounds[0].trace.verify);
+    assert_eq!((draft.sequences, draft.rows), (4, 12));
+    assert_eq!((verify.sequences, verify.rows), (4, rounds.iter().map(|round| round.width).sum()));
+    // Whoever decides next to them knows what such a pass takes.
+    let known = |rows: usize| engine.loaded.experience.has_measured(rows);
+    assert!(known(1) && known(verify.rows) && !known(20));
 }
 
 /// Seconds of a round of eight sequences, by width: the drafter asked for one after the other, and for all at once.
@@ -270,7 +266,8 @@ fn rounds_of_eight() {
                     let proposed = match way {
                         0 => {
                             let one = |sequence: &mut Sequence| batch([sequence].into_iter()).propose(&engine.loaded);
-                            sequences.iter_mut().flat_map(one).collect()
+                            let rounds = sequences.iter_mut().flat_map(|sequence| one(sequence).rounds).collect();
+                            Proposals { rounds, ..Proposals::default() }
                         }
                         _ => batch(sequences.iter_mut()).propose(&engine.loaded),
                     };

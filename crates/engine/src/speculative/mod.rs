@@ -15,7 +15,7 @@ pub use rehearsed::Script;
 pub(crate) use rehearsed::{Rehearsal, Rehearsed};
 pub use round::Round;
 pub(crate) use round::fold;
-pub(crate) use speculation::{Proposed, Speculation, Turn, catch_up, propose};
+pub(crate) use speculation::{Proposals, Proposed, Speculation, Turn, catch_up, propose};
 pub use speculation::{RoundTrace, StageTrace};
 pub(crate) use width::Experience;
 pub use width::{Estimate, Proposer};

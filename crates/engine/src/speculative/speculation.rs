@@ -1,7 +1,7 @@
 //! Whatever proposes for a sequence, what it has to be told, and the stages in which a batch of sequences comes to its proposals.
 
 use super::ngram::{self, Lookup};
-use super::width::{Controller, Estimate, Experience, Measured, Proposer};
+use super::width::{Controller, Estimate, Experience, Measured, Proposer, Stage};
 use super::{Asked, Draft, DraftWidth, Drafter, Round};
 use crate::prefix::{Continued, Observed};
 use crate::sampling::Chain;
@@ -84,17 +84,35 @@ pub struct StageTrace {
     pub time: Duration,
 }
 
+impl StageTrace {
+    /// Its rows, and seconds.
+    pub(crate) fn cost(self) -> Stage {
+        (self.rows, self.time.as_secs_f64())
+    }
+}
+
+/// What sequences that share a pass propose, and what the drafter's stages took.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Proposals {
+    /// Of each sequence.
+    pub rounds: Vec<Proposed>,
+    pub observe: StageTrace,
+    pub draft: StageTrace,
+}
+
 /// What is to be verified in the next round of each sequence. Those that ask their drafter, which is the same for all, show it in one
 /// pass what it has not seen, and have their blocks drafted in another.
-pub(crate) fn propose<B: Backend>(b: &B, target: &MuseText<B>, turns: &mut [Turn<'_, B>]) -> Vec<Proposed> {
+pub(crate) fn propose<B: Backend>(b: &B, target: &MuseText<B>, turns: &mut [Turn<'_, B>]) -> Proposals {
+    let company = turns.len();
+    turns.iter_mut().for_each(|turn| turn.speculation.controller.join(company));
     let mut all: Vec<Proposed> = turns.iter_mut().map(Turn::plan).collect();
     let mut asking: Vec<_> = turns.iter_mut().zip(&mut all).filter(|(_, proposed)| proposed.asked > 0).collect();
-    let observed = observe(b, &mut asking.iter_mut().map(|(turn, _)| &mut *turn.speculation).collect::<Vec<_>>());
-    asking.iter_mut().for_each(|(_, proposed)| proposed.trace.observe = observed);
+    let observe = observe(b, &mut asking.iter_mut().map(|(turn, _)| &mut *turn.speculation).collect::<Vec<_>>());
+    asking.iter_mut().for_each(|(_, proposed)| proposed.trace.observe = observe);
     asking.retain(|(turn, _)| !turn.speculation.failed);
-    draft(b, target, &mut asking);
+    let draft = draft(b, target, &mut asking);
     turns.iter_mut().zip(&mut all).for_each(|(turn, proposed)| turn.cut(proposed));
-    all
+    Proposals { rounds: all, observe, draft }
 }
 
 /// Shows the drafter what it has not seen of those sequences of which that has become much.
@@ -126,7 +144,7 @@ fn observe<B: Backend>(b: &B, sequences: &mut [&mut Speculation<B>]) -> StageTra
 }
 
 /// Has the drafter propose for these.
-fn draft<B: Backend>(b: &B, target: &MuseText<B>, asking: &mut [(&mut Turn<'_, B>, &mut Proposed)]) {
+fn draft<B: Backend>(b: &B, target: &MuseText<B>, asking: &mut [(&mut Turn<'_, B>, &mut Proposed)]) -> StageTrace {
     let started = Instant::now();
     let (mut batch, mut drafter, mut rows) = (Vec::with_capacity(asking.len()), None, 0);
     for (turn, proposed) in &mut *asking {
@@ -138,7 +156,7 @@ fn draft<B: Backend>(b: &B, target: &MuseText<B>, asking: &mut [(&mut Turn<'_, B
             batch.push(Asked { context: &mut companion.context, chain: turn.chain, anchor, width });
         }
     }
-    let Some(drafter) = drafter else { return };
+    let Some(drafter) = drafter else { return StageTrace::default() };
     let drafts = drafter.draft(b, target, &mut batch);
     let stage = StageTrace { sequences: drafts.len(), rows, time: started.elapsed() };
     for ((turn, proposed), draft) in asking.iter_mut().zip(drafts) {
@@ -148,6 +166,7 @@ fn draft<B: Backend>(b: &B, target: &MuseText<B>, asking: &mut [(&mut Turn<'_, B
             Err(error) => turn.speculation.fail(&error),
         }
     }
+    stage
 }
 
 impl<B: Backend> Turn<'_, B> {
@@ -267,10 +286,10 @@ impl<B: Backend> Speculation<B> {
         if rows == 1 { 0 } else { rows }
     }
 
-    /// Takes in what came of a round. What a stage takes that was shared with others is no cost of this sequence's rows.
+    /// Takes in what came of a round.
     pub fn learn(&mut self, width: DraftWidth, round: &Round) {
         let trace = &round.trace;
-        if !self.drafting || width != DraftWidth::Auto || trace.verify.sequences > 1 {
+        if !self.drafting || width != DraftWidth::Auto {
             return;
         }
         self.controller.learn(&Measured {
@@ -278,10 +297,6 @@ impl<B: Backend> Speculation<B> {
             confidence: &trace.confidence,
             rows: round.width,
             accepted: round.accepted,
-            observed: trace.observe.rows,
-            observe: trace.observe.time.as_secs_f64(),
-            draft: trace.draft.time.as_secs_f64(),
-            verify: trace.verify.time.as_secs_f64(),
         });
     }
 

@@ -1,5 +1,7 @@
 //! What a pass of some number of rows takes, from what such passes took.
 
+use std::collections::BTreeMap;
+
 /// Samples of a width that count.
 const KEPT: usize = 9;
 /// Rounds after which a width counts as not measured.
@@ -15,14 +17,14 @@ const BELIEVED: usize = 3;
 /// Rounds after which what was measured once is measured again; twice as many after each time.
 const AGAIN: u64 = 16;
 
-/// Seconds by the rows of a pass.
+/// Seconds by the rows of a pass, large numbers of rows being told apart to a sixteenth or so.
 ///
 /// An estimate is a low quantile of the last samples, since whatever disturbs a pass makes it slower; a wider pass that took
 /// less is believed more than the narrower one. Between widths it is linear, behind the widest it goes on as steeply as before.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Costs {
-    /// By rows.
-    widths: Vec<Samples>,
+    /// By rows, of those that were measured.
+    widths: BTreeMap<usize, Samples>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -56,7 +58,7 @@ impl Samples {
     }
 }
 
-/// What each number of rows costs at some moment, 0 rows first.
+/// What each number of rows costs a sequence at some moment, 0 rows first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve(Vec<f64>);
 
@@ -71,16 +73,11 @@ impl Curve {
 }
 
 impl Costs {
-    /// Of passes of at most `most` rows.
-    pub fn new(most: usize) -> Self {
-        Self { widths: vec![Samples::default(); most + 1] }
-    }
-
     /// A pass of `rows` rows took so long.
     pub fn add(&mut self, rows: usize, seconds: f64, round: u64) {
-        if let Some(samples) = self.widths.get_mut(rows) {
-            samples.add(seconds, round);
-        }
+        let grain = (rows / 16).max(1).next_power_of_two();
+        let about = (rows + grain / 2) / grain * grain;
+        self.widths.entry(about).or_default().add(seconds, round);
     }
 
     /// A pass of `rows` rows is believed to take so long, as if it had been measured just now and often enough.
@@ -90,18 +87,18 @@ impl Costs {
 
     /// Whether this many rows should be measured once more, lest they seem dearer than they are.
     pub fn due(&self, rows: usize, round: u64) -> bool {
-        let Some(samples) = self.widths.get(rows).filter(|samples| !samples.last.is_empty()) else { return true };
+        let Some(samples) = self.widths.get(&rows) else { return true };
         let after = AGAIN << (samples.last.len() - 1).min(3);
         round.saturating_sub(samples.round) >= after
     }
 
     /// The most rows that were ever measured.
     pub fn widest(&self) -> usize {
-        self.widths.iter().rposition(|samples| !samples.last.is_empty()).unwrap_or(0)
+        self.widths.last_key_value().map_or(0, |(&rows, _)| rows)
     }
 
-    /// The estimates, or what it may well be: so many standard deviations less.
-    pub fn curve(&self, round: u64, hope: f64) -> Curve {
+    /// The estimates for up to `most` rows of each of `company` sequences, or what it may well be: so many standard deviations less.
+    pub fn curve(&self, round: u64, hope: f64, most: usize, company: usize) -> Curve {
         let mut points = self.points(|samples| hope == 0.0 || samples.count(round) > 0);
         if points.is_empty() {
             points = self.points(|_| true);
@@ -110,29 +107,30 @@ impl Costs {
         let mut least = f64::INFINITY;
         for (rows, seconds) in points.iter_mut().rev() {
             *seconds = seconds.min(least);
-            if self.widths[*rows].count(round) > 0 {
+            if self.widths[rows].count(round) > 0 {
                 least = *seconds;
             }
         }
-        let mut curve: Vec<f64> = Vec::with_capacity(self.widths.len());
-        for rows in 0..self.widths.len() {
+        let mut curve: Vec<f64> = Vec::with_capacity(most + 1);
+        for rows in (0..=most).map(|rows| rows * company) {
             let below = curve.last().copied().unwrap_or(0.0);
-            curve.push(below.max(line(&points, rows) - hope * deviation(&points, rows)));
+            let seconds = line(&points, rows) - hope * deviation(&points, rows);
+            curve.push(below.max(seconds / company as f64));
         }
         Curve(curve)
     }
 
     /// Measured widths of a kind.
     fn points(&self, which: impl Fn(&Samples) -> bool) -> Vec<(usize, f64)> {
-        let all = self.widths.iter().enumerate().filter(|(_, samples)| !samples.last.is_empty() && which(samples));
-        all.map(|(rows, samples)| (rows, samples.low)).collect()
+        let all = self.widths.iter().filter(|(_, samples)| which(samples));
+        all.map(|(&rows, samples)| (rows, samples.low)).collect()
     }
 
     /// A single sample may have been disturbed: it is believed as far as the other widths allow.
     fn doubt(&self, points: &mut [(usize, f64)], round: u64) {
         let all = points.to_vec();
         for (i, (rows, seconds)) in points.iter_mut().enumerate().skip(1) {
-            if self.widths[*rows].count(round) == 1 {
+            if self.widths[rows].count(round) == 1 {
                 let others = [&all[..i], &all[i + 1..]].concat();
                 *seconds = seconds.min(line(&others, *rows) + DOUBT * deviation(&others, *rows));
             }
@@ -174,62 +172,76 @@ mod tests {
     use super::*;
 
     fn costs(samples: &[(usize, f64)]) -> Costs {
-        let mut costs = Costs::new(16);
+        let mut costs = Costs::default();
         samples.iter().for_each(|&(rows, seconds)| costs.add(rows, seconds, 1));
         costs
     }
 
     #[test]
     fn widths_between_and_behind_are_on_lines() {
-        let curve = costs(&[(1, 10.0), (5, 14.0)]).curve(1, 0.0);
+        let curve = costs(&[(1, 10.0), (5, 14.0)]).curve(1, 0.0, 16, 1);
         for (rows, seconds) in [(1.0, 10.0), (3.0, 12.0), (3.5, 12.5), (5.0, 14.0), (9.0, 18.0), (99.0, 25.0)] {
             assert_eq!(curve.at(rows), seconds, "{rows}");
         }
-        assert_eq!(costs(&[(1, 10.0)]).curve(1, 0.0).at(3.0), 11.0);
-        assert_eq!(costs(&[]).curve(1, 0.0).at(3.0), 0.0);
+        assert_eq!(costs(&[(1, 10.0)]).curve(1, 0.0, 16, 1).at(3.0), 11.0);
+        assert_eq!(costs(&[]).curve(1, 0.0, 16, 1).at(3.0), 0.0);
+    }
+
+    #[test]
+    fn a_pass_is_shared_by_those_in_company() {
+        let curve = costs(&[(1, 10.0), (4, 12.0), (16, 24.0)]).curve(1, 0.0, 4, 4);
+        assert_eq!([1.0, 2.0, 4.0].map(|rows| curve.at(rows)), [3.0, 4.0, 6.0]);
+    }
+
+    #[test]
+    fn large_passes_that_are_nearly_alike_are_one() {
+        let mut costs = Costs::default();
+        (120..=131).for_each(|rows| costs.add(rows, rows as f64, 1));
+        assert_eq!(costs.widths.keys().copied().collect::<Vec<_>>(), [120, 128]);
+        assert_eq!(costs.widest(), 128);
     }
 
     #[test]
     fn what_was_disturbed_counts_little() {
         let mut costs = costs(&[(1, 99.0), (5, 14.0), (9, 70.0)]);
-        assert_eq!(costs.curve(1, 0.0).at(1.0), 14.0, "a narrower pass takes no longer");
+        assert_eq!(costs.curve(1, 0.0, 16, 1).at(1.0), 14.0, "a narrower pass takes no longer");
         for seconds in [10.0, 55.0, 11.0, 10.0, 300.0] {
             costs.add(1, seconds, 1);
         }
-        assert_eq!(costs.curve(1, 0.0).at(1.0), 10.0);
+        assert_eq!(costs.curve(1, 0.0, 16, 1).at(1.0), 10.0);
         for _ in 0..KEPT {
             costs.add(1, 12.0, 2);
         }
-        assert_eq!(costs.curve(2, 0.0).at(1.0), 12.0, "old samples make room");
+        assert_eq!(costs.curve(2, 0.0, 16, 1).at(1.0), 12.0, "old samples make room");
     }
 
     #[test]
     fn what_is_far_from_what_was_measured_may_cost_less() {
         let costs = costs(&[(1, 10.0), (1, 10.0), (5, 14.0), (5, 14.0)]);
-        let hoped = costs.curve(1, 1.0);
+        let hoped = costs.curve(1, 1.0, 16, 1);
         assert_eq!((hoped.at(1.0), hoped.at(5.0)), (10.0, 14.0));
-        let less = |rows: f64| costs.curve(1, 0.0).at(rows) - hoped.at(rows);
+        let less = |rows: f64| costs.curve(1, 0.0, 16, 1).at(rows) - hoped.at(rows);
         assert!(less(3.0) > less(4.0) && less(4.0) > 0.0);
         assert!(less(9.0) > less(7.0) && less(7.0) > less(3.0));
         // What was measured long ago is not known.
         let mut costs = costs;
         costs.add(1, 10.0, 2 + FRESH);
-        assert!(costs.curve(2 + FRESH, 1.0).at(5.0) < 14.0);
-        assert_eq!(costs.curve(2 + FRESH, 0.0).at(5.0), 14.0);
+        assert!(costs.curve(2 + FRESH, 1.0, 16, 1).at(5.0) < 14.0);
+        assert_eq!(costs.curve(2 + FRESH, 0.0, 16, 1).at(5.0), 14.0);
     }
 
     #[test]
     fn a_single_sample_is_believed_as_far_as_others_allow() {
         let mut costs = costs(&[(1, 10.0), (3, 40.0)]);
-        let doubted = costs.curve(1, 0.0).at(3.0);
+        let doubted = costs.curve(1, 0.0, 16, 1).at(3.0);
         assert!(doubted > 11.0 && doubted < 20.0, "{doubted}");
         costs.add(3, 40.0, 1);
-        assert_eq!(costs.curve(1, 0.0).at(3.0), 40.0);
+        assert_eq!(costs.curve(1, 0.0, 16, 1).at(3.0), 40.0);
     }
 
     #[test]
     fn what_was_measured_seldom_is_soon_measured_again() {
-        let mut costs = Costs::new(4);
+        let mut costs = Costs::default();
         assert!(costs.due(1, 0));
         costs.add(1, 10.0, 1);
         assert!(!costs.due(1, AGAIN) && costs.due(1, 1 + AGAIN));

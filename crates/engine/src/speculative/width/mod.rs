@@ -4,6 +4,9 @@
 //! drafter has said how sure it is, how many of them are verified ([`cut`](Controller::cut)); what came of it teaches it
 //! ([`learn`](Controller::learn)). It has no clock: times are told. What passes cost, and how sequences are as a rule, is the
 //! [`Experience`] of an engine.
+//!
+//! Sequences whose rounds share their passes ([`join`](Controller::join)) pay shares of them: each decides as if all did as it does, and
+//! a pass of so many times its rows were paid for by so many.
 
 mod cost;
 mod odds;
@@ -59,6 +62,9 @@ pub struct Estimate {
     pub plain: f64,
 }
 
+/// Rows that go through a stage together, and seconds. Without rows, nothing was measured.
+pub type Stage = (usize, f64);
+
 /// What a round did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Measured<'a> {
@@ -70,14 +76,6 @@ pub struct Measured<'a> {
     pub rows: usize,
     /// Proposals that were accepted.
     pub accepted: usize,
-    /// Rows that were observed.
-    pub observed: usize,
-    /// Seconds of observing.
-    pub observe: f64,
-    /// Seconds of drafting.
-    pub draft: f64,
-    /// Seconds of verifying.
-    pub verify: f64,
 }
 
 /// When the drafter is asked that does not seem to pay. The next sequence goes on with it: many short ones try as often as one long one.
@@ -94,7 +92,10 @@ struct Pause {
 pub struct Experience(Mutex<Learned>);
 
 struct Learned {
+    /// Passes that were measured.
     round: u64,
+    /// The most rows of a round.
+    widest: usize,
     verify: Costs,
     draft: Costs,
     observe: Costs,
@@ -107,11 +108,11 @@ struct Learned {
 impl Experience {
     /// None yet, of rounds of at most `widest` rows.
     pub fn new(widest: usize) -> Self {
-        let costs = || Costs::new(widest);
-        let (verify, draft, observe) = (costs(), costs(), costs());
+        let (verify, draft, observe) = Default::default();
         let pause = Pause { idle: 0, wait: WAIT, paid: false };
         Self(Mutex::new(Learned {
             round: 0,
+            widest,
             verify,
             draft,
             observe,
@@ -130,6 +131,23 @@ impl Experience {
                 learned.draft.believe(rows, draft);
             }
         }
+    }
+
+    /// Takes in what the stages of a pass took, of all sequences that shared it.
+    pub fn measured(&self, observe: Stage, draft: Stage, verify: Stage) {
+        let mut learned = self.look();
+        let learned = &mut *learned;
+        learned.round += 1;
+        let stages = [(&mut learned.observe, observe), (&mut learned.draft, draft), (&mut learned.verify, verify)];
+        for (costs, (rows, seconds)) in stages.into_iter().filter(|(_, (rows, _))| *rows > 0) {
+            costs.add(rows, seconds, learned.round);
+        }
+    }
+
+    /// Whether a pass over so many rows was measured.
+    #[cfg(test)]
+    pub fn has_measured(&self, rows: usize) -> bool {
+        !self.look().verify.due(rows, 0)
     }
 
     fn look(&self) -> MutexGuard<'_, Learned> {
@@ -153,9 +171,11 @@ impl Learned {
         self.odds.iter_mut().zip(odds).for_each(|(prior, odds)| prior.end(odds));
     }
 
-    fn prices(&self, hope: bool) -> Prices {
+    /// What passes cost each of `company` sequences.
+    fn prices(&self, company: usize, hope: bool) -> Prices {
         let (odds, costs) = if hope { (BELIEF.hoping, 1.0) } else { (BELIEF.on, 0.0) };
-        let [verify, draft, observe] = [&self.verify, &self.draft, &self.observe].map(|c| c.curve(self.round, costs));
+        let curve = |of: &Costs| of.curve(self.round, costs, self.widest, company);
+        let [verify, draft, observe] = [&self.verify, &self.draft, &self.observe].map(curve);
         Prices { hope: odds, verify, draft, observe }
     }
 }
@@ -176,6 +196,8 @@ pub struct Controller {
     experience: Arc<Experience>,
     /// The most rows that the drafter drafts; 1 where there is none.
     block: usize,
+    /// Sequences that share a pass, this one among them.
+    company: usize,
     odds: [Odds; 2],
     /// How sure each of the last drafts was, by who made it.
     recent: [VecDeque<Vec<f64>>; 2],
@@ -197,7 +219,7 @@ impl Controller {
             (learned.odds.map(|prior| prior.odds()), learned.pause)
         };
         let (recent, rate, off, planned, hope) = Default::default();
-        let mut new = Self { experience, block, odds, recent, rate, off, pause, planned, hope };
+        let mut new = Self { experience, block, company: 1, odds, recent, rate, off, pause, planned, hope };
         new.restart();
         new
     }
@@ -212,18 +234,28 @@ impl Controller {
         (self.off, self.pause) = (false, learned.pause);
     }
 
+    /// So many sequences share the next pass, this one among them.
+    pub fn join(&mut self, company: usize) {
+        self.company = company.max(1);
+    }
+
     /// How many rows the drafter drafts in the next round; 1 where it is not asked.
     pub fn plan(&mut self) -> usize {
         let experience = Arc::clone(&self.experience);
         let learned = experience.look();
-        // Nothing can be compared before plain decoding was measured, and with what it took long ago.
-        if self.block < 2 || learned.verify.due(1, learned.round) {
+        // Nothing can be compared before plain decoding was measured, and with what it took long ago. In company others may draft all
+        // the time.
+        let due = match self.company {
+            1 => learned.verify.due(1, learned.round),
+            _ => learned.verify.widest() == 0,
+        };
+        if self.block < 2 || due {
             return 1;
         }
         if self.off && self.pause.idle < self.pause.wait {
             return 1;
         }
-        let mut prices = learned.prices(false);
+        let mut prices = learned.prices(self.company, false);
         if self.off {
             prices.hope = BELIEF.off;
         }
@@ -236,10 +268,11 @@ impl Controller {
             return 1;
         }
         self.hope = self.off || self.planned.is_multiple_of(HOPE);
-        let hoped = if self.hope { self.rates(Proposer::Drafter, &learned.prices(true)) } else { sober.clone() };
+        let hoped =
+            if self.hope { self.rates(Proposer::Drafter, &learned.prices(self.company, true)) } else { sober.clone() };
         let least = if self.off { 2 } else { 1 };
         let best = (least..=self.block).max_by(|&a, &b| hoped[a].total_cmp(&hoped[b]).then(b.cmp(&a))).unwrap_or(1);
-        let rows = best.min(next_step(&learned.draft));
+        let rows = best.min(next_step(&learned.draft, self.company));
         if self.off {
             // In rounds of plain decoding, what the attempt is expected to lose.
             let takes = (prices.draft.at(rows as f64) + prices.verify.at(rows as f64)) / prices.plain();
@@ -265,7 +298,7 @@ impl Controller {
                 self.planned.is_multiple_of(HOPE)
             }
         };
-        let prices = learned.prices(hope);
+        let prices = learned.prices(self.company, hope);
         let (rate, draft) = match proposer {
             Proposer::Drafter => (self.rate, prices.draft.at(confidence.len() as f64 + 1.0)),
             Proposer::Lookup => {
@@ -274,7 +307,7 @@ impl Controller {
             }
         };
         let most = match learned.verify.widest() > 0 {
-            true => next_step(&learned.verify),
+            true => next_step(&learned.verify, self.company),
             false => 1,
         };
         let mut best = Best::default();
@@ -289,16 +322,11 @@ impl Controller {
         (best.rows, estimate)
     }
 
-    /// Takes in what a round did.
+    /// Takes in what a round did, after what its pass took.
     pub fn learn(&mut self, round: &Measured<'_>) {
         let experience = Arc::clone(&self.experience);
         let mut learned = experience.look();
         let learned = &mut *learned;
-        learned.round += 1;
-        learned.verify.add(round.rows, round.verify, learned.round);
-        if round.observed > 0 {
-            learned.observe.add(round.observed, round.observe, learned.round);
-        }
         if round.proposer != Some(Proposer::Lookup) {
             self.remember(Proposer::Lookup, &[]);
         }
@@ -324,14 +352,13 @@ impl Controller {
                 None => learned.typical.push(confidence),
             }
         }
-        let rows = round.confidence.len() + 1;
-        learned.draft.add(rows, round.draft, learned.round);
         if !self.off {
             self.pause.idle = 0;
             return;
         }
         // Not what this one took: it may have been disturbed.
-        let prices = learned.prices(false);
+        let prices = learned.prices(self.company, false);
+        let rows = round.confidence.len() + 1;
         let tokens = (round.accepted + 1) as f64;
         let lost = (prices.draft.at(rows as f64) + prices.verified(round.rows, tokens)) / prices.plain() - tokens;
         let wait = WAIT.max((lost / ATTEMPTS) as usize);
@@ -431,9 +458,9 @@ impl Best {
     }
 }
 
-/// The most rows that are tried next: a first attempt should not be dear.
-fn next_step(costs: &Costs) -> usize {
-    2 * costs.widest().max(1) + 1
+/// The most rows that are tried next by each in company: a first attempt should not be dear.
+fn next_step(costs: &Costs, company: usize) -> usize {
+    2 * (costs.widest() / company).max(1) + 1
 }
 
 #[cfg(test)]

@@ -126,17 +126,11 @@ impl<'a> Sequence<'a> {
         self.rounds += 1;
         self.tokens += (accepted + 1) as f64;
         self.seconds += observe + draft + verify;
-        let measured = Measured {
-            proposer: (drafted > 1).then_some(Proposer::Drafter),
-            confidence: &confidence,
-            rows,
-            accepted,
-            observed: if drafted > 1 { accepted + 1 } else { 0 },
-            observe: self.clock(observe),
-            draft: self.clock(draft),
-            verify: self.clock(verify),
-        };
-        self.controller.learn(&measured);
+        let [observe, draft, verify] = [observe, draft, verify].map(|seconds| self.clock(seconds));
+        let (observed, drafted) = if drafted > 1 { (accepted + 1, drafted) } else { (0, 0) };
+        self.controller.experience.measured((observed, observe), (drafted, draft), (rows, verify));
+        let proposer = (drafted > 1).then_some(Proposer::Drafter);
+        self.controller.learn(&Measured { proposer, confidence: &confidence, rows, accepted });
     }
 
     fn run(&mut self, tokens: usize, p: f64) -> f64 {
@@ -146,6 +140,12 @@ impl<'a> Sequence<'a> {
         }
         (self.tokens - before) / (self.seconds - at)
     }
+}
+
+/// A round whose pass took so long.
+fn learn(controller: &mut Controller, verify: f64, round: &Measured<'_>) {
+    controller.experience.measured((0, 0.0), (0, 0.0), (round.rows, verify));
+    controller.learn(round);
 }
 
 /// The mean of several sequences' shares of the best that a fixed width gives, each of an engine of its own: from its `warm`th
@@ -322,22 +322,16 @@ fn nothing_is_drafted_before_plain_decoding_was_measured() {
     let mut controller = Controller::new(Arc::clone(&experience), BLOCK);
     assert_eq!(controller.plan(), 1);
     assert_eq!(controller.cut(Proposer::Lookup, &[0.9; 15]).0, 1);
-    controller.learn(&Measured { rows: 1, verify: 1.0, ..Measured::default() });
+    learn(&mut controller, 1.0, &Measured { rows: 1, ..Measured::default() });
     // The first drafts are narrow, whatever is hoped for.
     assert_eq!(controller.plan(), 3);
     let draft = |controller: &mut Controller, rows: usize| {
         let confidence = vec![0.99; rows - 1];
         let rows = controller.cut(Proposer::Drafter, &confidence).0;
         let proposer = Some(Proposer::Drafter);
-        let (accepted, verify) = (rows - 1, 1.0);
-        controller.learn(&Measured {
-            proposer,
-            confidence: &confidence,
-            rows,
-            accepted,
-            verify,
-            ..Measured::default()
-        });
+        let drafted = confidence.len() + 1;
+        controller.experience.measured((0, 0.0), (drafted, 0.0), (0, 0.0));
+        learn(controller, 1.0, &Measured { proposer, confidence: &confidence, rows, accepted: rows - 1 });
         rows
     };
     let widths = [3, 7, 15, 16].map(|rows| (controller.plan(), draft(&mut controller, rows)));
@@ -361,9 +355,9 @@ fn costs_that_are_believed_need_not_be_learned() {
     experience.believe([(1, 1.0, 0.0), (8, 1.0, 0.01), (BLOCK, 1.0, 0.01)].into_iter());
     let mut controller = Controller::new(Arc::clone(&experience), BLOCK);
     for rows in [1, 8, BLOCK].repeat(9) {
-        controller.learn(&Measured { rows, verify: rows as f64, ..Measured::default() });
+        learn(&mut controller, rows as f64, &Measured { rows, ..Measured::default() });
     }
-    assert!(experience.look().prices(false).verify.at(8.0) >= 8.0);
+    assert!(experience.look().prices(1, false).verify.at(8.0) >= 8.0);
 }
 
 /// Proposals that cost nothing and are as good as the length of the match says.
@@ -384,14 +378,7 @@ fn looked_up_proposals_are_verified_as_far_as_pays() {
             let accepted = right.min(rows - 1);
             let verify = (world.verify)(rows);
             let proposer = found.then_some(Proposer::Lookup);
-            controller.learn(&Measured {
-                proposer,
-                confidence: &confidence,
-                rows,
-                accepted,
-                verify,
-                ..Measured::default()
-            });
+            learn(&mut controller, verify, &Measured { proposer, confidence: &confidence, rows, accepted });
             if round < 200 {
                 continue;
             }
@@ -406,4 +393,61 @@ fn looked_up_proposals_are_verified_as_far_as_pays() {
         println!("{}: {found:.3}", world.name);
         assert!(found > 1.0, "{}: {found}", world.name);
     }
+}
+
+/// Sequences that share their passes, of an engine that knows nothing: their tokens per second from the `warm`th pass on, as a
+/// share of what is to be had where all draft alike.
+fn shared(world: &World, company: usize, p: f64, warm: usize) -> f64 {
+    let experience = Arc::new(Experience::new(BLOCK));
+    let mut all: Vec<Controller> = (0..company).map(|_| Controller::new(Arc::clone(&experience), BLOCK)).collect();
+    let mut random = Random::new(company as u64);
+    let (mut tokens, mut seconds) = (0.0, 0.0);
+    for pass in 0..warm + 400 {
+        all.iter_mut().for_each(|controller| controller.join(company));
+        let drafted: Vec<usize> = all.iter_mut().map(Controller::plan).collect();
+        let rounds = all.iter_mut().zip(&drafted).map(|(controller, &drafted)| {
+            let confidence = vec![0.6; drafted - 1];
+            let rows = if drafted > 1 { controller.cut(Proposer::Drafter, &confidence).0 } else { 1 };
+            let accepted = (1..rows).take_while(|_| f64::from(random.unit()) < p).count();
+            (confidence, rows, accepted)
+        });
+        let rounds: Vec<(Vec<f64>, usize, usize)> = rounds.collect();
+        let rows = rounds.iter().map(|(_, rows, _)| rows).sum();
+        let asked = drafted.iter().filter(|&&rows| rows > 1).sum();
+        let draft = if asked > 0 { (world.draft)(asked) } else { 0.0 };
+        let verify = (world.verify)(rows);
+        let clock = |seconds: f64, random: &mut Random| seconds * (1.0 + 0.06 * f64::from(random.unit()));
+        experience.measured((0, 0.0), (asked, clock(draft, &mut random)), (rows, clock(verify, &mut random)));
+        for (controller, (confidence, rows, accepted)) in all.iter_mut().zip(&rounds) {
+            let proposer = (!confidence.is_empty()).then_some(Proposer::Drafter);
+            controller.learn(&Measured { proposer, confidence, rows: *rows, accepted: *accepted });
+        }
+        if pass >= warm {
+            tokens += rounds.iter().map(|(.., accepted)| *accepted as f64 + 1.0).sum::<f64>();
+            seconds += draft + verify;
+        }
+    }
+    let fixed = |width: usize| {
+        let draft = if width > 1 { (world.draft)(company * width) } else { 0.0 };
+        let each: f64 = (0..width).map(|i| p.powi(i as i32)).sum();
+        company as f64 * each / ((world.verify)(company * width) + draft)
+    };
+    tokens / seconds / (1..=BLOCK).map(fixed).fold(0.0, f64::max)
+}
+
+#[test]
+fn sequences_in_company_find_what_pays_for_all() {
+    let mut shares = Vec::new();
+    for world in &WORLDS {
+        for company in [2, 4, 8] {
+            for p in [0.2, 0.5, 0.8, 0.95] {
+                let found = shared(world, company, p, 100);
+                println!("{}, {company} sequences, {p}: {found:.3}", world.name);
+                shares.push(found);
+            }
+        }
+    }
+    let found = summary(&shares);
+    println!("{found:.3?}");
+    assert!(found.0 > 0.95 && found.1 > 0.82, "{found:?}");
 }
