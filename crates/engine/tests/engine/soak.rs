@@ -44,7 +44,7 @@ fn child() {
     let pair = Pair::Nano;
     let options = EngineOptions { prefix_cache: 8 << 20, threads: Some(2), ..pair.options() };
     let engine = load(&options);
-    let kinds: Vec<Request> = pair
+    let mut kinds: Vec<Request> = pair
         .prompts()
         .iter()
         .flat_map(|prompt| {
@@ -52,6 +52,13 @@ fn child() {
                 .map(|sampling| request(prompt, &sampling, DraftWidth::Auto, TOKENS))
         })
         .collect();
+    // As many of the longest as there are streams, which have nothing in common: all of them at once take the most memory.
+    let (common, last) = (kinds.len(), pair.prompts().pop().unwrap());
+    kinds.extend((0..STREAMS).map(|i| {
+        let mut prompt = last.clone();
+        prompt.rotate_left(i + 1);
+        request(&prompt, &greedy(), DraftWidth::Auto, 4 * TOKENS)
+    }));
     let alone: HashMap<usize, Vec<u32>> =
         kinds.iter().enumerate().map(|(i, asked)| (i, fresh(&engine, asked).token_ids)).collect();
     let (alone, ended) = (Arc::new(alone), Arc::new(Mutex::new([0usize; 2])));
@@ -62,14 +69,21 @@ fn child() {
         true => started.elapsed() > Duration::from_secs(600),
         false => submitted >= GENERATIONS,
     };
-    // Memory after a first part, when everything has been as large as it gets, and from then on.
-    let (mut settled, mut most) = (None, 0);
+    let first_part = |submitted: usize| match long() {
+        true => started.elapsed() < Duration::from_secs(120),
+        false => submitted < GENERATIONS / 2,
+    };
+    // Memory after a first part and the longest ones, when everything has been as large as it gets, and from then on.
+    let (mut longest, mut later, mut settled, mut most) = (common..kinds.len(), 0, None, 0);
     loop {
         let (waiting, running) = scheduler.load();
         if waiting + running < STREAMS && !over(submitted) {
-            let kind = random.below(kinds.len());
+            let large = if first_part(submitted) { None } else { longest.next() };
+            let kind = large.unwrap_or_else(|| random.below(common));
+            let tokens = kinds[kind].stop.max_tokens.unwrap();
             // One in three is cancelled, anywhere between its first event and its last.
-            let cancel = (random.below(3) == 0).then(|| random.below(TOKENS));
+            let cancel = (random.below(3) == 0 && large.is_none()).then(|| random.below(tokens));
+            later += usize::from(longest.is_empty());
             let (alone, ended, mut heard) = (Arc::clone(&alone), Arc::clone(&ended), 0);
             let listener = move |update| match update {
                 Update::Event(Event::Token(_)) => {
@@ -82,7 +96,7 @@ fn child() {
                     assert!(given.token_ids == alone[&kind][..given.token_ids.len()], "{kind} {cancel:?}");
                     let cancelled = given.finish == Finish::Cancelled;
                     assert!(
-                        cancelled == cancel.is_some_and(|most| most + 1 < TOKENS) || given.token_ids.len() == TOKENS
+                        cancelled == cancel.is_some_and(|most| most + 1 < tokens) || given.token_ids.len() == tokens
                     );
                     ended.lock().unwrap()[usize::from(cancelled)] += 1;
                     Flow::Continue
@@ -95,9 +109,8 @@ fn child() {
         if !scheduler.step() {
             break;
         }
-        let part = if long() { started.elapsed().as_secs() > 120 } else { submitted > GENERATIONS / 2 };
         match settled {
-            None if part => settled = Some(anonymous()),
+            None if later > 4 * STREAMS => settled = Some(anonymous()),
             Some(_) => most = most.max(anonymous()),
             None => {}
         }
