@@ -67,7 +67,8 @@ impl Batch<'_> {
         let verify = StageTrace { sequences, rows, time: started.elapsed() };
         // What a pass took that had rows of prompts is not what rounds take.
         let of_rounds = if prompts.is_empty() { verify } else { StageTrace::default() };
-        loaded.experience.measured(observe.cost(), draft.cost(), of_rounds.cost());
+        let chosen = begun.iter().any(|begun| begun.width == DraftWidth::Auto);
+        loaded.experience.measured(chosen, observe.cost(), draft.cost(), of_rounds.cost());
 
         for ((begun, round), states) in begun.iter_mut().zip(&mut rounds).zip(states) {
             if let Ok(round) = round {

@@ -92,7 +92,7 @@ struct Pause {
 pub struct Experience(Mutex<Learned>);
 
 struct Learned {
-    /// Passes that were measured.
+    /// Passes of which a controller chose something.
     round: u64,
     /// The most rows of a round.
     widest: usize,
@@ -133,11 +133,12 @@ impl Experience {
         }
     }
 
-    /// Takes in what the stages of a pass took, of all sequences that shared it.
-    pub fn measured(&self, observe: Stage, draft: Stage, verify: Stage) {
+    /// Takes in what the stages of a pass took, of all sequences that shared it. What is known grows old by the passes in which
+    /// widths were `chosen`, since the others tell little of them.
+    pub fn measured(&self, chosen: bool, observe: Stage, draft: Stage, verify: Stage) {
         let mut learned = self.look();
         let learned = &mut *learned;
-        learned.round += 1;
+        learned.round += u64::from(chosen);
         let stages = [(&mut learned.observe, observe), (&mut learned.draft, draft), (&mut learned.verify, verify)];
         for (costs, (rows, seconds)) in stages.into_iter().filter(|(_, (rows, _))| *rows > 0) {
             costs.add(rows, seconds, learned.round);

@@ -128,7 +128,7 @@ impl<'a> Sequence<'a> {
         self.seconds += observe + draft + verify;
         let [observe, draft, verify] = [observe, draft, verify].map(|seconds| self.clock(seconds));
         let (observed, drafted) = if drafted > 1 { (accepted + 1, drafted) } else { (0, 0) };
-        self.controller.experience.measured((observed, observe), (drafted, draft), (rows, verify));
+        self.controller.experience.measured(true, (observed, observe), (drafted, draft), (rows, verify));
         let proposer = (drafted > 1).then_some(Proposer::Drafter);
         self.controller.learn(&Measured { proposer, confidence: &confidence, rows, accepted });
     }
@@ -144,7 +144,7 @@ impl<'a> Sequence<'a> {
 
 /// A round whose pass took so long.
 fn learn(controller: &mut Controller, verify: f64, round: &Measured<'_>) {
-    controller.experience.measured((0, 0.0), (0, 0.0), (round.rows, verify));
+    controller.experience.measured(true, (0, 0.0), (0, 0.0), (round.rows, verify));
     controller.learn(round);
 }
 
@@ -330,7 +330,7 @@ fn nothing_is_drafted_before_plain_decoding_was_measured() {
         let rows = controller.cut(Proposer::Drafter, &confidence).0;
         let proposer = Some(Proposer::Drafter);
         let drafted = confidence.len() + 1;
-        controller.experience.measured((0, 0.0), (drafted, 0.0), (0, 0.0));
+        controller.experience.measured(true, (0, 0.0), (drafted, 0.0), (0, 0.0));
         learn(controller, 1.0, &Measured { proposer, confidence: &confidence, rows, accepted: rows - 1 });
         rows
     };
@@ -417,7 +417,7 @@ fn shared(world: &World, company: usize, p: f64, warm: usize) -> f64 {
         let draft = if asked > 0 { (world.draft)(asked) } else { 0.0 };
         let verify = (world.verify)(rows);
         let clock = |seconds: f64, random: &mut Random| seconds * (1.0 + 0.06 * f64::from(random.unit()));
-        experience.measured((0, 0.0), (asked, clock(draft, &mut random)), (rows, clock(verify, &mut random)));
+        experience.measured(true, (0, 0.0), (asked, clock(draft, &mut random)), (rows, clock(verify, &mut random)));
         for (controller, (confidence, rows, accepted)) in all.iter_mut().zip(&rounds) {
             let proposer = (!confidence.is_empty()).then_some(Proposer::Drafter);
             controller.learn(&Measured { proposer, confidence, rows: *rows, accepted: *accepted });
