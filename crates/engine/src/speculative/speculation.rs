@@ -11,8 +11,9 @@ use glimmer_model::muse::MuseText;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Tapped rows that are observed together, at the latest: few enough to be kept, and enough that the observer's weights are
-/// read seldom while nothing is drafted.
+/// Bytes of tapped rows that wait to be observed, at most: where a drafter is not asked again, they need never be.
+const WAITING: usize = 8 << 20;
+/// So many rows wait whatever they take, so that the observer's weights are read seldom while nothing is drafted.
 const TOGETHER: usize = 32;
 
 /// A drafter with weights, earlier text, both or neither, for one sequence.
@@ -117,7 +118,7 @@ pub(crate) fn propose<B: Backend>(b: &B, target: &MuseText<B>, turns: &mut [Turn
 
 /// Shows the drafter what it has not seen of those sequences of which that has become much.
 pub(crate) fn catch_up<'a, B: Backend>(b: &B, sequences: impl Iterator<Item = &'a mut Speculation<B>>) {
-    observe(b, &mut sequences.filter(|sequence| sequence.rows >= TOGETHER).collect::<Vec<_>>());
+    observe(b, &mut sequences.filter(|sequence| sequence.rows >= sequence.patience(b)).collect::<Vec<_>>());
 }
 
 /// Shows the drafter what it has not seen of these sequences.
@@ -248,6 +249,12 @@ impl<B: Backend> Speculation<B> {
         self.tapped.push(states);
     }
 
+    /// How many rows wait before they are observed, at most.
+    fn patience(&self, b: &B) -> usize {
+        let row = self.tapped.first().map_or(1, |states| size_of::<f32>() * b.shape(states).1);
+        (WAITING / row).min(self.reach()).max(TOGETHER)
+    }
+
     /// What the drafter has not seen, which it is about to, and where that begins.
     fn unseen(&mut self, b: &B) -> Option<(B::Tensor, usize)> {
         let (position, tapped) = (self.from, std::mem::take(&mut self.tapped));
@@ -281,7 +288,7 @@ impl<B: Backend> Speculation<B> {
         let Some(drafter) = self.asked() else { return 0 };
         let rows = match width {
             DraftWidth::Fixed(rows) => rows.min(drafter.block_size()),
-            DraftWidth::Auto => self.controller.plan(),
+            DraftWidth::Auto => self.controller.plan(self.rows),
         };
         if rows == 1 { 0 } else { rows }
     }

@@ -120,6 +120,11 @@ impl Costs {
         Curve(curve)
     }
 
+    /// The estimate for any number of rows.
+    pub fn about(&self, rows: usize) -> f64 {
+        line(&self.points(|_| true), rows)
+    }
+
     /// Measured widths of a kind.
     fn points(&self, which: impl Fn(&Samples) -> bool) -> Vec<(usize, f64)> {
         let all = self.widths.iter().filter(|(_, samples)| which(samples));

@@ -18,28 +18,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Drafts that plans are tried on.
 const RECENT: usize = 24;
-/// What drafting has to gain over plain decoding.
-const MARGIN: f64 = 1.02;
 /// Rounds without a draft before an attempt, at least.
 const WAIT: usize = 8;
 /// Proposals that a round without a draft counts for, when it comes to how sure the odds still are.
 const IDLE: usize = 5;
-/// In one of so many drafted rounds, costs that are little known are hoped to be low.
-const HOPE: usize = 4;
+/// In one of so many rounds with proposals, costs that are little known are hoped to be low.
+const HOPE: usize = 8;
 /// How far odds are thought to be above what they seem, in standard deviations: what is tried is learned about, what is not
-/// stays as it seems. While drafting is on, while it is off, and where costs are hoped to be low.
-const BELIEF: Belief = Belief { on: 0.75, off: 0.25, hoping: 1.0 };
+/// stays as it seems. In a round, and where it is decided whether a drafter that does not seem to pay does.
+const BELIEF: Belief = Belief { round: 0.25, off: 1.0 };
 /// The share of the time that attempts may cost while drafting is off.
-const ATTEMPTS: f64 = 0.015;
+const ATTEMPTS: f64 = 0.02;
 /// How fast the experience follows a sequence, by the round.
 const FOLLOW: f64 = 0.05;
 /// How sure a drafter is thought to be that was never asked.
 const UNKNOWN: f64 = 0.7;
 
 struct Belief {
-    on: f64,
+    round: f64,
     off: f64,
-    hoping: f64,
 }
 
 /// Who proposes.
@@ -86,6 +83,8 @@ struct Pause {
     wait: usize,
     /// The last attempt paid.
     paid: bool,
+    /// The last attempt was verified.
+    verified: bool,
 }
 
 /// What the sequences of an engine have taught.
@@ -109,7 +108,7 @@ impl Experience {
     /// None yet, of rounds of at most `widest` rows.
     pub fn new(widest: usize) -> Self {
         let (verify, draft, observe) = Default::default();
-        let pause = Pause { idle: 0, wait: WAIT, paid: false };
+        let pause = Pause { idle: 0, wait: WAIT, paid: false, verified: true };
         Self(Mutex::new(Learned {
             round: 0,
             widest,
@@ -159,8 +158,8 @@ impl Experience {
 
 /// What passes cost at some moment.
 struct Prices {
-    /// Little known costs are hoped to be low, and little known odds to be high, by so many standard deviations.
-    hope: f64,
+    /// Little known odds are thought to be high, by so many standard deviations.
+    belief: f64,
     verify: Curve,
     draft: Curve,
     observe: Curve,
@@ -172,12 +171,11 @@ impl Learned {
         self.odds.iter_mut().zip(odds).for_each(|(prior, odds)| prior.end(odds));
     }
 
-    /// What passes cost each of `company` sequences.
+    /// What passes cost each of `company` sequences; with `hope`, costs that are little known are thought to be low.
     fn prices(&self, company: usize, hope: bool) -> Prices {
-        let (odds, costs) = if hope { (BELIEF.hoping, 1.0) } else { (BELIEF.on, 0.0) };
-        let curve = |of: &Costs| of.curve(self.round, costs, self.widest, company);
+        let curve = |of: &Costs| of.curve(self.round, f64::from(u8::from(hope)), self.widest, company);
         let [verify, draft, observe] = [&self.verify, &self.draft, &self.observe].map(curve);
-        Prices { hope: odds, verify, draft, observe }
+        Prices { belief: BELIEF.round, verify, draft, observe }
     }
 }
 
@@ -206,9 +204,11 @@ pub struct Controller {
     rate: f64,
     /// The drafter is not asked.
     off: bool,
+    /// It was not, until the present round.
+    attempt: bool,
     pause: Pause,
-    /// Rounds that were planned, and whether the present one hopes.
-    planned: usize,
+    /// Rounds with proposals, and whether costs are hoped to be low in the present one.
+    rounds: usize,
     hope: bool,
 }
 
@@ -219,8 +219,8 @@ impl Controller {
             let learned = experience.look();
             (learned.odds.map(|prior| prior.odds()), learned.pause)
         };
-        let (recent, rate, off, planned, hope) = Default::default();
-        let mut new = Self { experience, block, company: 1, odds, recent, rate, off, pause, planned, hope };
+        let (recent, rate, off, attempt, rounds, hope) = Default::default();
+        let mut new = Self { experience, block, company: 1, odds, recent, rate, off, attempt, pause, rounds, hope };
         new.restart();
         new
     }
@@ -240,8 +240,8 @@ impl Controller {
         self.company = company.max(1);
     }
 
-    /// How many rows the drafter drafts in the next round; 1 where it is not asked.
-    pub fn plan(&mut self) -> usize {
+    /// How many rows the drafter drafts in the next round, for which it has to observe `unseen` rows first; 1 where it is not asked.
+    pub fn plan(&mut self, unseen: usize) -> usize {
         let experience = Arc::clone(&self.experience);
         let learned = experience.look();
         // Nothing can be compared before plain decoding was measured, and with what it took long ago. In company others may draft all
@@ -256,35 +256,36 @@ impl Controller {
         if self.off && self.pause.idle < self.pause.wait {
             return 1;
         }
-        let mut prices = learned.prices(self.company, false);
-        if self.off {
-            prices.hope = BELIEF.off;
-        }
-        let sober = self.rates(Proposer::Drafter, &prices);
-        self.rate = sober.iter().copied().fold(0.0, f64::max);
-        self.off = self.rate <= MARGIN * sober[1];
+        self.attempt = self.off;
+        let belief = if self.attempt { BELIEF.off } else { BELIEF.round };
+        let prices = Prices { belief, ..learned.prices(self.company, false) };
+        let rates = self.rates(Proposer::Drafter, &prices);
+        self.rate = rates.iter().copied().fold(0.0, f64::max);
+        self.off = self.rate <= rates[1];
         if !self.off {
             self.pause.wait = WAIT;
         } else if self.pause.idle < self.pause.wait {
             return 1;
         }
-        self.hope = self.off || self.planned.is_multiple_of(HOPE);
-        let hoped =
-            if self.hope { self.rates(Proposer::Drafter, &learned.prices(self.company, true)) } else { sober.clone() };
-        let least = if self.off { 2 } else { 1 };
-        let best = (least..=self.block).max_by(|&a, &b| hoped[a].total_cmp(&hoped[b]).then(b.cmp(&a))).unwrap_or(1);
-        let rows = best.min(next_step(&learned.draft, self.company));
-        if self.off {
-            // In rounds of plain decoding, what the attempt is expected to lose.
-            let takes = (prices.draft.at(rows as f64) + prices.verify.at(rows as f64)) / prices.plain();
-            let wait = (takes * (1.0 - sober[rows] / sober[1]) / ATTEMPTS) as usize;
-            if self.pause.idle < wait {
-                self.pause.wait = wait;
-                return 1;
-            }
-            self.odds[Proposer::Drafter as usize].forget((IDLE * self.pause.idle) as f64);
+        self.hope = self.off || self.rounds.is_multiple_of(HOPE);
+        let hoped = self.hope.then(|| {
+            let prices = Prices { belief, ..learned.prices(self.company, true) };
+            self.rates(Proposer::Drafter, &prices)
+        });
+        let least = if self.off || self.attempt { 2 } else { 1 };
+        let rows = best(hoped.as_ref().unwrap_or(&rates), least).min(next_step(&learned.draft, self.company));
+        if !self.off {
+            return rows;
         }
-        self.planned += 1;
+        // In rounds of plain decoding, what the attempt is expected to lose.
+        let takes = (prices.draft.at(rows as f64) + prices.verify.at(rows as f64)) / prices.plain();
+        let lost = takes * (1.0 - rates[rows] / rates[1]) + learned.observe.about(unseen) / prices.plain();
+        let wait = (lost / ATTEMPTS) as usize;
+        if self.pause.idle < wait {
+            self.pause.wait = wait;
+            return 1;
+        }
+        self.odds[Proposer::Drafter as usize].forget((IDLE * self.pause.idle) as f64);
         rows
     }
 
@@ -292,14 +293,11 @@ impl Controller {
     pub fn cut(&mut self, proposer: Proposer, confidence: &[f64]) -> (usize, Estimate) {
         let experience = Arc::clone(&self.experience);
         let learned = experience.look();
-        let hope = match proposer {
-            Proposer::Drafter => self.hope,
-            Proposer::Lookup => {
-                self.planned += 1;
-                self.planned.is_multiple_of(HOPE)
-            }
-        };
-        let prices = learned.prices(self.company, hope);
+        if proposer == Proposer::Lookup {
+            self.hope = self.rounds.is_multiple_of(HOPE);
+        }
+        self.rounds += 1;
+        let prices = learned.prices(self.company, self.hope);
         let (rate, draft) = match proposer {
             Proposer::Drafter => (self.rate, prices.draft.at(confidence.len() as f64 + 1.0)),
             Proposer::Lookup => {
@@ -311,11 +309,13 @@ impl Controller {
             true => next_step(&learned.verify, self.company),
             false => 1,
         };
+        // Attempts that are never verified would teach nothing.
+        let least = match proposer == Proposer::Drafter && self.attempt && !self.pause.verified {
+            true => most.min(confidence.len() + 1),
+            false => 1,
+        };
         let mut best = Best::default();
-        // An attempt that is not verified teaches nothing.
-        let attempt = proposer == Proposer::Drafter && self.off;
-        let least = if attempt { most.min(confidence.len() + 1) } else { 1 };
-        let expected = self.expected(proposer, confidence, prices.hope);
+        let expected = self.expected(proposer, confidence, prices.belief);
         for (rows, tokens) in (1..=most).zip(expected).skip(least - 1) {
             best.offer(rows, tokens, prices.verified(rows, tokens), rate);
         }
@@ -353,10 +353,11 @@ impl Controller {
                 None => learned.typical.push(confidence),
             }
         }
-        if !self.off {
+        if !self.attempt && !self.off {
             self.pause.idle = 0;
             return;
         }
+        self.pause.verified = round.rows > 1;
         // Not what this one took: it may have been disturbed.
         let prices = learned.prices(self.company, false);
         let rows = round.confidence.len() + 1;
@@ -366,7 +367,7 @@ impl Controller {
         let pause = &mut self.pause;
         // An attempt that paid is followed by another at once.
         match lost > 0.0 {
-            true if pause.paid => *pause = Pause { idle: 0, wait: WAIT, paid: false },
+            true if pause.paid => (pause.idle, pause.wait, pause.paid) = (0, WAIT, false),
             true => (pause.idle, pause.wait) = (0, wait),
             false => pause.paid = true,
         }
@@ -409,7 +410,7 @@ impl Controller {
                 if let (Proposer::Drafter, Some(&last)) = (proposer, confidence.last()) {
                     confidence.resize(confidence.len().max(most - 1), last);
                 }
-                self.expected(proposer, &confidence, prices.hope).collect()
+                self.expected(proposer, &confidence, prices.belief).collect()
             })
             .collect();
         let plain = 1.0 / prices.plain().max(f64::MIN_POSITIVE);
@@ -457,6 +458,11 @@ impl Best {
             *self = Self { rows, tokens, seconds, worth };
         }
     }
+}
+
+/// The number of rows, at least so many, of the highest rate; the fewer of two.
+fn best(rates: &[f64], least: usize) -> usize {
+    (least..rates.len()).max_by(|&a, &b| rates[a].total_cmp(&rates[b]).then(b.cmp(&a))).unwrap_or(least)
 }
 
 /// The most rows that are tried next by each in company: a first attempt should not be dear.

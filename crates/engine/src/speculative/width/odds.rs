@@ -1,17 +1,20 @@
 //! How likely a proposal is accepted, from how sure the drafter is of it.
 
-/// What the odds depend on: a constant, the logit of the confidence, the logarithm of the place in the block.
-const INPUTS: usize = 3;
+/// Places of a block that are told apart; those behind are one.
+const PLACES: usize = 15;
+/// What the odds depend on: a constant, the logit of the confidence, the logarithm of the place in the block, and each place by
+/// itself.
+const INPUTS: usize = 3 + PLACES;
 /// Before anything is known, a confidence is believed.
-const FIRST: [f64; INPUTS] = [0.0, 1.0, 0.0];
+const FIRST: Inputs = inputs_of([0.0, 1.0, 0.0], 0.0);
 /// How far the weights of one sequence may be from those of others, before that is known: their variances.
-const SPREAD: Inputs = [2.0, 0.2, 0.2];
+const SPREAD: Inputs = inputs_of([0.5, 0.2, 0.2], 0.3);
 /// What of it a sequence may be seen to be away at least and at most.
 const SPREADS: (f64, f64) = (0.1, 4.0);
 /// The share that a sequence has in what is known of how far they are.
 const SHARE: f64 = 0.2;
 /// How far they may have moved from one proposal to the next.
-const DRIFT: Inputs = [0.0012, 0.0002, 0.0002];
+const DRIFT: Inputs = inputs_of([0.0012, 0.0002, 0.0002], 0.02);
 /// Nothing is certain.
 const CERTAINTY: f64 = 6.0;
 
@@ -104,8 +107,17 @@ impl Odds {
     }
 }
 
+/// The first three, and the same for every place.
+const fn inputs_of(first: [f64; 3], place: f64) -> Inputs {
+    let mut all = [place; INPUTS];
+    [all[0], all[1], all[2]] = first;
+    all
+}
+
 fn inputs(confidence: f64, place: usize) -> Inputs {
-    [1.0, logit(confidence), (place as f64).ln()]
+    let mut all = inputs_of([1.0, logit(confidence), (place as f64).ln()], 0.0);
+    all[2 + place.clamp(1, PLACES)] = 1.0;
+    all
 }
 
 fn logit(p: f64) -> f64 {

@@ -94,7 +94,7 @@ impl<'a> Sequence<'a> {
     }
 
     fn round(&mut self, p: f64) {
-        let drafted = self.controller.plan();
+        let drafted = self.controller.plan(0);
         let mut odds = Vec::new();
         let mut confidence = Vec::new();
         for _ in 1..drafted {
@@ -211,7 +211,7 @@ fn a_new_engine_learns_soon() {
             }
         }
     }
-    for (shares, least) in shares.iter().zip([(0.92, 0.78), (0.94, 0.83), (0.95, 0.86)]) {
+    for (shares, least) in shares.iter().zip([(0.92, 0.74), (0.94, 0.8), (0.95, 0.84)]) {
         let found = summary(shares);
         println!("{found:.3?}");
         assert!(found.0 >= least.0 && found.1 >= least.1, "{found:?}");
@@ -244,6 +244,44 @@ fn many_short_requests_learn_together() {
     let found = summary(&shares);
     println!("{found:.3?}");
     assert!(found.0 > 1.03, "{found:?}");
+}
+
+#[test]
+fn a_useless_drafter_costs_little() {
+    for world in &WORLDS {
+        for drafts in [Drafts::Blind, Drafts::Honest] {
+            let (best, plain) = ratio(&served(world, drafts, |_, _| 0.05, 40, 128)[1..]);
+            println!("{}, {drafts:?}: {plain:.3}", world.name);
+            assert!(best.min(plain) > 0.965, "{}, {drafts:?}: {best}, {plain}", world.name);
+        }
+    }
+}
+
+/// Of a text that repeats itself two proposals are always right and the third never is, however sure the drafter is of those behind.
+#[test]
+fn a_place_that_is_never_right_is_noticed() {
+    const CONFIDENCE: [f64; BLOCK - 1] = [0.85, 0.6, 0.3, 0.65, 0.55, 0.6, 0.6, 0.5, 0.6, 0.5, 0.6, 0.5, 0.6, 0.5, 0.5];
+    for world in [&WORLDS[0], &WORLDS[1], &WORLDS[3], &WORLDS[5], &WORLDS[7]] {
+        let experience = Arc::new(Experience::new(BLOCK));
+        let mut controller = Controller::new(Arc::clone(&experience), BLOCK);
+        let (mut tokens, mut seconds) = (0.0, 0.0);
+        for round in 0..60 {
+            let drafted = controller.plan(0);
+            let confidence = &CONFIDENCE[..drafted - 1];
+            let rows = if drafted > 1 { controller.cut(Proposer::Drafter, confidence).0 } else { 1 };
+            let accepted = 2.min(rows - 1);
+            let (verify, draft) = ((world.verify)(rows), if drafted > 1 { (world.draft)(drafted) } else { 0.0 });
+            experience.measured(true, (0, 0.0), (if drafted > 1 { drafted } else { 0 }, draft), (rows, verify));
+            let proposer = (drafted > 1).then_some(Proposer::Drafter);
+            controller.learn(&Measured { proposer, confidence, rows, accepted });
+            if round >= 20 {
+                (tokens, seconds) = (tokens + accepted as f64 + 1.0, seconds + verify + draft);
+            }
+        }
+        let found = tokens / seconds / (3.0 / ((world.verify)(3) + (world.draft)(3)));
+        println!("{}: {found:.3}", world.name);
+        assert!(found > 0.9, "{}: {found}", world.name);
+    }
 }
 
 #[test]
@@ -311,7 +349,8 @@ fn a_new_sequence_begins_with_what_others_taught() {
         (0..4).for_each(|_| next.round(p));
         match world.best(p) > world.fixed(1, p) {
             true => assert!(next.tokens > 12.0 && next.drafted == 4, "{}: {}", world.name, next.tokens),
-            false => assert_eq!(next.drafted, 0, "{}", world.name),
+            // It may be the turn of an attempt.
+            false => assert!(next.drafted <= 1, "{}: {}", world.name, next.drafted),
         }
     }
 }
@@ -320,11 +359,11 @@ fn a_new_sequence_begins_with_what_others_taught() {
 fn nothing_is_drafted_before_plain_decoding_was_measured() {
     let experience = Arc::new(Experience::new(BLOCK));
     let mut controller = Controller::new(Arc::clone(&experience), BLOCK);
-    assert_eq!(controller.plan(), 1);
+    assert_eq!(controller.plan(0), 1);
     assert_eq!(controller.cut(Proposer::Lookup, &[0.9; 15]).0, 1);
     learn(&mut controller, 1.0, &Measured { rows: 1, ..Measured::default() });
     // The first drafts are narrow, whatever is hoped for.
-    assert_eq!(controller.plan(), 3);
+    assert_eq!(controller.plan(0), 3);
     let draft = |controller: &mut Controller, rows: usize| {
         let confidence = vec![0.99; rows - 1];
         let rows = controller.cut(Proposer::Drafter, &confidence).0;
@@ -334,10 +373,10 @@ fn nothing_is_drafted_before_plain_decoding_was_measured() {
         learn(controller, 1.0, &Measured { proposer, confidence: &confidence, rows, accepted: rows - 1 });
         rows
     };
-    let widths = [3, 7, 15, 16].map(|rows| (controller.plan(), draft(&mut controller, rows)));
+    let widths = [3, 7, 15, 16].map(|rows| (controller.plan(0), draft(&mut controller, rows)));
     assert_eq!(widths, [(3, 3), (7, 7), (15, 15), (16, 16)]);
     // Without a drafter there is nothing to plan.
-    assert_eq!(Controller::new(experience, 1).plan(), 1);
+    assert_eq!(Controller::new(experience, 1).plan(0), 1);
 }
 
 #[test]
@@ -345,7 +384,7 @@ fn costs_that_are_believed_need_not_be_learned() {
     let planned = |verify: fn(usize) -> f64, draft: f64| {
         let experience = Arc::new(Experience::new(BLOCK));
         experience.believe([1, 2, 4, 8, BLOCK].into_iter().map(|rows| (rows, verify(rows), draft)));
-        Controller::new(experience, BLOCK).plan()
+        Controller::new(experience, BLOCK).plan(0)
     };
     // A flat world is for wide blocks from the first round on, another for none.
     assert!(planned(|_| 1.0, 0.01) >= 4);
@@ -404,7 +443,7 @@ fn shared(world: &World, company: usize, p: f64, warm: usize) -> f64 {
     let (mut tokens, mut seconds) = (0.0, 0.0);
     for pass in 0..warm + 400 {
         all.iter_mut().for_each(|controller| controller.join(company));
-        let drafted: Vec<usize> = all.iter_mut().map(Controller::plan).collect();
+        let drafted: Vec<usize> = all.iter_mut().map(|controller| controller.plan(0)).collect();
         let rounds = all.iter_mut().zip(&drafted).map(|(controller, &drafted)| {
             let confidence = vec![0.6; drafted - 1];
             let rows = if drafted > 1 { controller.cut(Proposer::Drafter, &confidence).0 } else { 1 };
@@ -449,5 +488,5 @@ fn sequences_in_company_find_what_pays_for_all() {
     }
     let found = summary(&shares);
     println!("{found:.3?}");
-    assert!(found.0 > 0.95 && found.1 > 0.82, "{found:?}");
+    assert!(found.0 > 0.96 && found.1 > 0.85, "{found:?}");
 }
