@@ -12,7 +12,7 @@ mod cost;
 mod odds;
 
 use cost::{Costs, Curve};
-use odds::{Odds, Prior};
+use odds::{Logit, Odds, Prior};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -199,7 +199,7 @@ pub struct Controller {
     company: usize,
     odds: [Odds; 2],
     /// How sure each of the last drafts was, by who made it.
-    recent: [VecDeque<Vec<f64>>; 2],
+    recent: [VecDeque<Vec<Logit>>; 2],
     /// Tokens per second that a second is worth.
     rate: f64,
     /// The drafter is not asked.
@@ -231,7 +231,7 @@ impl Controller {
         learned.end(&self.odds);
         self.odds = learned.odds.map(|prior| prior.odds());
         let typical = if learned.typical.is_empty() { vec![UNKNOWN] } else { learned.typical.clone() };
-        self.recent = [VecDeque::new(), VecDeque::from([typical])];
+        self.recent = [VecDeque::new(), VecDeque::from([logits(&typical)])];
         (self.off, self.pause) = (false, learned.pause);
     }
 
@@ -315,7 +315,8 @@ impl Controller {
             false => 1,
         };
         let mut best = Best::default();
-        let expected = self.expected(proposer, confidence, prices.belief);
+        let confidence = logits(confidence);
+        let expected = self.expected(proposer, &confidence, prices.belief);
         for (rows, tokens) in (1..=most).zip(expected).skip(least - 1) {
             best.offer(rows, tokens, prices.verified(rows, tokens), rate);
         }
@@ -334,7 +335,7 @@ impl Controller {
         if let Some(proposer) = round.proposer {
             let at = proposer as usize;
             for (i, &confidence) in round.confidence.iter().enumerate().take(round.rows - 1).take(round.accepted + 1) {
-                self.odds[at].learn(confidence, i + 1, i < round.accepted);
+                self.odds[at].learn(Logit::of(confidence), i + 1, i < round.accepted);
             }
             learned.odds[at].follow(&self.odds[at], FOLLOW);
             self.remember(proposer, round.confidence);
@@ -378,15 +379,15 @@ impl Controller {
         if recent.len() == RECENT {
             recent.pop_front();
         }
-        recent.push_back(confidence.to_vec());
+        recent.push_back(logits(confidence));
     }
 
     /// The tokens to be expected of 1, 2, ... rows.
-    fn expected(&self, proposer: Proposer, confidence: &[f64], hope: f64) -> impl Iterator<Item = f64> {
+    fn expected(&self, proposer: Proposer, confidence: &[Logit], belief: f64) -> impl Iterator<Item = f64> {
         let odds = &self.odds[proposer as usize];
         let mut survives = 1.0;
         let more = confidence.iter().enumerate().map(move |(i, &confidence)| {
-            survives *= odds.of(confidence, i + 1, hope);
+            survives *= odds.of(confidence, i + 1, belief);
             survives
         });
         std::iter::once(1.0).chain(more).scan(0.0, |tokens, more| {
@@ -458,6 +459,10 @@ impl Best {
             *self = Self { rows, tokens, seconds, worth };
         }
     }
+}
+
+fn logits(confidence: &[f64]) -> Vec<Logit> {
+    confidence.iter().copied().map(Logit::of).collect()
 }
 
 /// The number of rows, at least so many, of the highest rate; the fewer of two.

@@ -1,5 +1,7 @@
 //! How likely a proposal is accepted, from how sure the drafter is of it.
 
+use std::sync::LazyLock;
+
 /// Places of a block that are told apart; those behind are one.
 const PLACES: usize = 15;
 /// What the odds depend on: a constant, the logit of the confidence, the logarithm of the place in the block, and each place by
@@ -19,6 +21,10 @@ const DRIFT: Inputs = inputs_of([0.0012, 0.0002, 0.0002], 0.02);
 const CERTAINTY: f64 = 6.0;
 
 type Inputs = [f64; INPUTS];
+
+/// How sure a drafter is of a proposal, as a logit.
+#[derive(Clone, Copy, Debug)]
+pub struct Logit(f64);
 
 /// A logistic regression that follows what is accepted: one step of Newton's method for each proposal, of a length that the
 /// uncertainty of the weights decides, which does not fall below a floor (an extended Kalman filter).
@@ -70,15 +76,19 @@ impl Prior {
 }
 
 impl Odds {
-    /// The probability that a proposal is accepted where those before it were. The first has place 1. With `hope`, what it may
+    /// The probability that a proposal is accepted where those before it were. The first has place 1. With `belief`, what it may
     /// well be: so many standard deviations of the logit more.
-    pub fn of(&self, confidence: f64, place: usize, hope: f64) -> f64 {
-        let x = inputs(confidence, place);
-        let more = match hope > 0.0 {
-            true => hope * dot(&self.covariance.map(|row| dot(&row, &x)), &x).max(0.0).sqrt(),
+    pub fn of(&self, confidence: Logit, place: usize, belief: f64) -> f64 {
+        let (at, x) = inputs(confidence, place);
+        let more = match belief > 0.0 {
+            true => {
+                let variance: f64 =
+                    (0..4).map(|i| x[i] * (0..4).map(|j| x[j] * self.covariance[at[i]][at[j]]).sum::<f64>()).sum();
+                belief * variance.max(0.0).sqrt()
+            }
             false => 0.0,
         };
-        probability(dot(&self.weights, &x) + more)
+        probability(self.logit(at, x) + more)
     }
 
     /// So many proposals were not learned from.
@@ -90,13 +100,13 @@ impl Odds {
     }
 
     /// A proposal was accepted or not, and those before it were.
-    pub fn learn(&mut self, confidence: f64, place: usize, accepted: bool) {
-        let x = inputs(confidence, place);
+    pub fn learn(&mut self, confidence: Logit, place: usize, accepted: bool) {
+        let (at, x) = inputs(confidence, place);
         self.forget(1.0);
-        let expected = probability(dot(&self.weights, &x));
+        let expected = probability(self.logit(at, x));
         let curvature = expected * (1.0 - expected);
-        let px = self.covariance.map(|row| dot(&row, &x));
-        let gain = 1.0 / (1.0 + curvature * dot(&px, &x));
+        let px = self.covariance.map(|row| (0..4).map(|j| row[at[j]] * x[j]).sum::<f64>());
+        let gain = 1.0 / (1.0 + curvature * (0..4).map(|j| px[at[j]] * x[j]).sum::<f64>());
         let surprise = f64::from(u8::from(accepted)) - expected;
         for i in 0..INPUTS {
             self.weights[i] += gain * px[i] * surprise;
@@ -104,6 +114,10 @@ impl Odds {
                 self.covariance[i][j] -= gain * curvature * px[i] * px[j];
             }
         }
+    }
+
+    fn logit(&self, at: [usize; 4], x: [f64; 4]) -> f64 {
+        (0..4).map(|i| self.weights[at[i]] * x[i]).sum()
     }
 }
 
@@ -114,24 +128,24 @@ const fn inputs_of(first: [f64; 3], place: f64) -> Inputs {
     all
 }
 
-fn inputs(confidence: f64, place: usize) -> Inputs {
-    let mut all = inputs_of([1.0, logit(confidence), (place as f64).ln()], 0.0);
-    all[2 + place.clamp(1, PLACES)] = 1.0;
-    all
+/// The inputs that are not zero: which, and what they are.
+fn inputs(Logit(confidence): Logit, place: usize) -> ([usize; 4], [f64; 4]) {
+    static LOGARITHMS: LazyLock<[f64; PLACES]> = LazyLock::new(|| std::array::from_fn(|i| (i as f64 + 1.0).ln()));
+    let own = place.clamp(1, PLACES);
+    ([0, 1, 2, 2 + own], [1.0, confidence, LOGARITHMS[own - 1], 1.0])
 }
 
-fn logit(p: f64) -> f64 {
-    // A confidence that is not a number says nothing.
-    let logit = (p / (1.0 - p)).ln();
-    if logit.is_nan() { 0.0 } else { logit.clamp(-CERTAINTY, CERTAINTY) }
+impl Logit {
+    /// Of a probability.
+    pub fn of(p: f64) -> Self {
+        let logit = (p / (1.0 - p)).ln();
+        // A confidence that is not a number says nothing.
+        Self(if logit.is_nan() { 0.0 } else { logit.clamp(-CERTAINTY, CERTAINTY) })
+    }
 }
 
 fn probability(logit: f64) -> f64 {
     1.0 / (1.0 + (-logit.clamp(-CERTAINTY, CERTAINTY)).exp())
-}
-
-fn dot(a: &Inputs, b: &Inputs) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 #[cfg(test)]
@@ -143,10 +157,10 @@ mod tests {
     fn a_confidence_is_believed_at_first() {
         let odds = Prior::default().odds();
         for p in [0.1, 0.5, 0.95] {
-            assert!((odds.of(p, 7, 0.0) - p).abs() < 1e-9);
+            assert!((odds.of(Logit::of(p), 7, 0.0) - p).abs() < 1e-9);
         }
         for p in [f64::NAN, 0.0, 1.0, -1.0, 2.0] {
-            assert!((0.0..=1.0).contains(&odds.of(p, 1, 1.0)), "{p}");
+            assert!((0.0..=1.0).contains(&odds.of(Logit::of(p), 1, 1.0)), "{p}");
         }
     }
 
@@ -155,20 +169,21 @@ mod tests {
         let mut random = Random::new(4);
         let mut odds = Prior::default().odds();
         // The truth is flatter than the confidence, and falls with the place.
-        let truth = |confidence: f64, place: usize| probability(0.5 * logit(confidence) - 0.8 * (place as f64).ln());
+        let truth =
+            |confidence: f64, place: usize| probability(0.5 * Logit::of(confidence).0 - 0.8 * (place as f64).ln());
         let mut draw = |odds: &mut Odds, truth: &dyn Fn(f64, usize) -> f64| {
             let (confidence, place) = (0.02 + 0.96 * random.unit() as f64, 1 + random.below(6) as usize);
-            odds.learn(confidence, place, (random.unit() as f64) < truth(confidence, place));
+            odds.learn(Logit::of(confidence), place, (random.unit() as f64) < truth(confidence, place));
         };
         (0..2000).for_each(|_| draw(&mut odds, &truth));
         for (confidence, place) in [(0.2, 1), (0.5, 2), (0.9, 1), (0.9, 5)] {
-            let (found, truth) = (odds.of(confidence, place, 0.0), truth(confidence, place));
+            let (found, truth) = (odds.of(Logit::of(confidence), place, 0.0), truth(confidence, place));
             assert!((found - truth).abs() < 0.15, "{confidence} {place}: {found}, {truth}");
         }
         // It follows when the truth changes.
         (0..100).for_each(|_| draw(&mut odds, &|_, _| 0.95));
-        assert!(odds.of(0.5, 2, 0.0) > 0.8);
+        assert!(odds.of(Logit::of(0.5), 2, 0.0) > 0.8);
         (0..200).for_each(|_| draw(&mut odds, &|_, _| 0.05));
-        assert!(odds.of(0.5, 2, 0.0) < 0.2);
+        assert!(odds.of(Logit::of(0.5), 2, 0.0) < 0.2);
     }
 }
