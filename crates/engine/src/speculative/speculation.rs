@@ -11,7 +11,7 @@ use glimmer_model::muse::MuseText;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of tapped rows that wait to be observed, at most: where a drafter is not asked again, they need never be.
+/// Bytes of tapped rows of a sequence that wait to be observed: of a drafter that is not asked again, the last need never be.
 const WAITING: usize = 8 << 20;
 /// So many rows wait whatever they take, so that the observer's weights are read seldom while nothing is drafted.
 const TOGETHER: usize = 32;

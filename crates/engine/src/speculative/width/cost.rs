@@ -122,7 +122,7 @@ impl Costs {
 
     /// The estimate for any number of rows.
     pub fn about(&self, rows: usize) -> f64 {
-        line(&self.points(|_| true), rows)
+        if rows == 0 { 0.0 } else { line(&self.points(|_| true), rows) }
     }
 
     /// Measured widths of a kind.

@@ -210,6 +210,8 @@ pub struct Controller {
     /// Rounds with proposals, and whether costs are hoped to be low in the present one.
     rounds: usize,
     hope: bool,
+    /// What observing before the present draft takes, in rounds of plain decoding.
+    shown: f64,
 }
 
 impl Controller {
@@ -219,8 +221,9 @@ impl Controller {
             let learned = experience.look();
             (learned.odds.map(|prior| prior.odds()), learned.pause)
         };
-        let (recent, rate, off, attempt, rounds, hope) = Default::default();
-        let mut new = Self { experience, block, company: 1, odds, recent, rate, off, attempt, pause, rounds, hope };
+        let (recent, rate, off, attempt, rounds, hope, shown) = Default::default();
+        let mut new =
+            Self { experience, block, company: 1, odds, recent, rate, off, attempt, pause, rounds, hope, shown };
         new.restart();
         new
     }
@@ -267,22 +270,23 @@ impl Controller {
         } else if self.pause.idle < self.pause.wait {
             return 1;
         }
+        self.shown = learned.observe.about(unseen * self.company) / self.company as f64 / prices.plain();
         self.hope = self.off || self.rounds.is_multiple_of(HOPE);
         let hoped = self.hope.then(|| {
             let prices = Prices { belief, ..learned.prices(self.company, true) };
             self.rates(Proposer::Drafter, &prices)
         });
-        let least = if self.off || self.attempt { 2 } else { 1 };
-        let rows = best(hoped.as_ref().unwrap_or(&rates), least).min(next_step(&learned.draft, self.company));
+        let rows = best(hoped.as_ref().unwrap_or(&rates), 2).min(next_step(&learned.draft, self.company));
         if !self.off {
             return rows;
         }
         // In rounds of plain decoding, what the attempt is expected to lose.
         let takes = (prices.draft.at(rows as f64) + prices.verify.at(rows as f64)) / prices.plain();
-        let lost = takes * (1.0 - rates[rows] / rates[1]) + learned.observe.about(unseen) / prices.plain();
-        let wait = (lost / ATTEMPTS) as usize;
-        if self.pause.idle < wait {
-            self.pause.wait = wait;
+        let lost = takes * (1.0 - rates[rows] / rates[1]);
+        if self.pause.idle < rest(lost + self.shown) {
+            // Others have other rows to show, which is looked at again soon.
+            let wait = rest(lost);
+            self.pause.wait = if self.pause.idle < wait { wait } else { self.pause.idle + WAIT };
             return 1;
         }
         self.odds[Proposer::Drafter as usize].forget((IDLE * self.pause.idle) as f64);
@@ -364,7 +368,7 @@ impl Controller {
         let rows = round.confidence.len() + 1;
         let tokens = (round.accepted + 1) as f64;
         let lost = (prices.draft.at(rows as f64) + prices.verified(round.rows, tokens)) / prices.plain() - tokens;
-        let wait = WAIT.max((lost / ATTEMPTS) as usize);
+        let wait = WAIT.max(rest(lost + self.shown));
         let pause = &mut self.pause;
         // An attempt that paid is followed by another at once.
         match lost > 0.0 {
@@ -463,6 +467,11 @@ impl Best {
 
 fn logits(confidence: &[f64]) -> Vec<Logit> {
     confidence.iter().copied().map(Logit::of).collect()
+}
+
+/// The rounds after which attempts may have cost so many of them.
+fn rest(lost: f64) -> usize {
+    (lost / ATTEMPTS) as usize
 }
 
 /// The number of rows, at least so many, of the highest rate; the fewer of two.

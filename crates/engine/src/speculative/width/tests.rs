@@ -39,6 +39,9 @@ const WORLDS: [World; 8] = [
 /// What observing a row costs.
 const OBSERVE: f64 = 0.01;
 
+/// Rows that wait to be observed, at most.
+const WAITING: usize = 128;
+
 impl World {
     /// Tokens per second at a fixed width and so many accepted proposals to the place.
     fn fixed(&self, width: usize, p: f64) -> f64 {
@@ -72,6 +75,8 @@ struct Sequence<'a> {
     drafts: Drafts,
     rounds: usize,
     drafted: usize,
+    /// Rows that the drafter has not seen.
+    unseen: usize,
     tokens: f64,
     seconds: f64,
 }
@@ -79,8 +84,8 @@ struct Sequence<'a> {
 impl<'a> Sequence<'a> {
     fn new(world: &'a World, experience: &Arc<Experience>, drafts: Drafts, seed: u64) -> Self {
         let controller = Controller::new(Arc::clone(experience), BLOCK);
-        let (rounds, drafted, tokens, seconds) = (0, 0, 0.0, 0.0);
-        Self { world, controller, random: Random::new(seed), drafts, rounds, drafted, tokens, seconds }
+        let (rounds, drafted, unseen, tokens, seconds) = Default::default();
+        Self { world, controller, random: Random::new(seed), drafts, rounds, drafted, unseen, tokens, seconds }
     }
 
     fn unit(&mut self) -> f64 {
@@ -94,7 +99,7 @@ impl<'a> Sequence<'a> {
     }
 
     fn round(&mut self, p: f64) {
-        let drafted = self.controller.plan(0);
+        let drafted = self.controller.plan(self.unseen);
         let mut odds = Vec::new();
         let mut confidence = Vec::new();
         for _ in 1..drafted {
@@ -117,17 +122,20 @@ impl<'a> Sequence<'a> {
         };
         let accepted = odds.iter().take(rows - 1).take_while(|&&p| self.random.unit() < p as f32).count();
         let [mut observe, mut draft] = [0.0; 2];
+        let mut observed = 0;
         if drafted > 1 {
-            observe = OBSERVE * (accepted + 1) as f64;
+            observed = std::mem::take(&mut self.unseen);
+            observe = OBSERVE * observed as f64;
             draft = (self.world.draft)(drafted);
             self.drafted += 1;
         }
+        self.unseen = (self.unseen + accepted + 1).min(WAITING);
         let verify = (self.world.verify)(rows);
         self.rounds += 1;
         self.tokens += (accepted + 1) as f64;
         self.seconds += observe + draft + verify;
         let [observe, draft, verify] = [observe, draft, verify].map(|seconds| self.clock(seconds));
-        let (observed, drafted) = if drafted > 1 { (accepted + 1, drafted) } else { (0, 0) };
+        let drafted = if drafted > 1 { drafted } else { 0 };
         self.controller.experience.measured(true, (observed, observe), (drafted, draft), (rows, verify));
         let proposer = (drafted > 1).then_some(Proposer::Drafter);
         self.controller.learn(&Measured { proposer, confidence: &confidence, rows, accepted });
@@ -211,7 +219,7 @@ fn a_new_engine_learns_soon() {
             }
         }
     }
-    for (shares, least) in shares.iter().zip([(0.92, 0.74), (0.94, 0.8), (0.95, 0.84)]) {
+    for (shares, least) in shares.iter().zip([(0.92, 0.74), (0.94, 0.8), (0.95, 0.82)]) {
         let found = summary(shares);
         println!("{found:.3?}");
         assert!(found.0 >= least.0 && found.1 >= least.1, "{found:?}");
@@ -257,7 +265,7 @@ fn a_useless_drafter_costs_little() {
     }
 }
 
-/// Of a text that repeats itself two proposals are always right and the third never is, however sure the drafter is of those behind.
+/// Of a text that repeats itself two proposals are always right and the third never is, though the drafter is as sure of it.
 #[test]
 fn a_place_that_is_never_right_is_noticed() {
     const CONFIDENCE: [f64; BLOCK - 1] = [0.85, 0.6, 0.3, 0.65, 0.55, 0.6, 0.6, 0.5, 0.6, 0.5, 0.6, 0.5, 0.6, 0.5, 0.5];
@@ -280,7 +288,7 @@ fn a_place_that_is_never_right_is_noticed() {
         }
         let found = tokens / seconds / (3.0 / ((world.verify)(3) + (world.draft)(3)));
         println!("{}: {found:.3}", world.name);
-        assert!(found > 0.9, "{}: {found}", world.name);
+        assert!(found > 0.94, "{}: {found}", world.name);
     }
 }
 
