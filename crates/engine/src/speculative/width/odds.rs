@@ -10,7 +10,7 @@ const INPUTS: usize = 3 + PLACES;
 /// Before anything is known, a confidence is believed.
 const FIRST: Inputs = inputs_of([0.0, 1.0, 0.0], 0.0);
 /// How far the weights of one sequence may be from those of others, before that is known: their variances.
-const SPREAD: Inputs = inputs_of([0.5, 0.2, 0.2], 0.3);
+const SPREAD: Inputs = inputs_of([1.5, 0.2, 0.2], 0.3);
 /// What of it a sequence may be seen to be away at least and at most.
 const SPREADS: (f64, f64) = (0.1, 4.0);
 /// The share that a sequence has in what is known of how far they are.

@@ -219,7 +219,7 @@ fn a_new_engine_learns_soon() {
             }
         }
     }
-    for (shares, least) in shares.iter().zip([(0.92, 0.74), (0.94, 0.8), (0.95, 0.82)]) {
+    for (shares, least) in shares.iter().zip([(0.92, 0.78), (0.94, 0.83), (0.95, 0.86)]) {
         let found = summary(shares);
         println!("{found:.3?}");
         assert!(found.0 >= least.0 && found.1 >= least.1, "{found:?}");
@@ -268,7 +268,8 @@ fn a_useless_drafter_costs_little() {
 /// Of a text that repeats itself two proposals are always right and the third never is, though the drafter is as sure of it.
 #[test]
 fn a_place_that_is_never_right_is_noticed() {
-    const CONFIDENCE: [f64; BLOCK - 1] = [0.85, 0.6, 0.3, 0.65, 0.55, 0.6, 0.6, 0.5, 0.6, 0.5, 0.6, 0.5, 0.6, 0.5, 0.5];
+    const CONFIDENCE: [f64; BLOCK - 1] =
+        [0.85, 0.6, 0.65, 0.65, 0.55, 0.6, 0.6, 0.5, 0.6, 0.5, 0.6, 0.5, 0.6, 0.5, 0.5];
     for world in [&WORLDS[0], &WORLDS[1], &WORLDS[3], &WORLDS[5], &WORLDS[7]] {
         let experience = Arc::new(Experience::new(BLOCK));
         let mut controller = Controller::new(Arc::clone(&experience), BLOCK);
@@ -357,8 +358,7 @@ fn a_new_sequence_begins_with_what_others_taught() {
         (0..4).for_each(|_| next.round(p));
         match world.best(p) > world.fixed(1, p) {
             true => assert!(next.tokens > 12.0 && next.drafted == 4, "{}: {}", world.name, next.tokens),
-            // It may be the turn of an attempt.
-            false => assert!(next.drafted <= 1, "{}: {}", world.name, next.drafted),
+            false => assert_eq!(next.drafted, 0, "{}", world.name),
         }
     }
 }
