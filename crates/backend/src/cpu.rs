@@ -219,7 +219,7 @@ impl Backend for CpuBackend {
 
     fn tensor(&self, rows: usize, cols: usize, values: Vec<f32>) -> Tensor {
         assert_eq!(values.len(), rows * cols, "values of a tensor");
-        Tensor::new(rows, cols, self.stock.keep(values))
+        Tensor::new(rows, cols, self.stock.copy(&values))
     }
 
     fn read(&self, x: &Tensor) -> Vec<f32> {

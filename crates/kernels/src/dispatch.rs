@@ -30,6 +30,8 @@ impl Kernels {
             Isa::Avx512 => Some(&avx512::KERNELS),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 => Some(&avx512bf16::KERNELS),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Some(&amx::KERNELS),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => Some(&neon::KERNELS),
             #[cfg(target_arch = "aarch64")]
@@ -143,8 +145,8 @@ kernels! {
         fn gate_row(x: &mut [f32], gate: &[f32]) = elementwise::gate;
         /// SwiGLU of one row.
         fn swiglu_row(gate: &mut [f32], up: &[f32]) = elementwise::swiglu;
-        /// Rows that are the most for which a tile of packed weights has a kernel of its own.
-        fn packed_together(rows: &mut usize) = packed::together;
+        /// How products of packed weights like rows.
+        fn packed_rows(rows: &mut packed::Rows) = packed::rows;
         /// A tile of packed weights and one row.
         fn packed_one(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product::<_, 1>;
         /// A tile of packed weights and two rows.
@@ -189,6 +191,30 @@ mod avx512bf16 {
         matmul::tile(unsafe { isa::Avx512Bf16::assume() }, x, w, k, out);
     }
 
+    pub(super) const TABLE: Table = Table { matmul_pairs, ..avx512::TABLE };
+    pub(super) static KERNELS: Kernels = Kernels { isa: Isa::Avx512Bf16, table: TABLE };
+}
+
+/// AMX: products with more rows than a few, and otherwise AVX-512 with products of bf16.
+#[cfg(target_arch = "x86_64")]
+mod amx {
+    use super::*;
+
+    /// # Safety
+    /// The machine has the features named, and AMX, and the system permits its use.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    unsafe fn packed_any(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
+        // SAFETY: the caller knows that the machine has the features.
+        packed::product_by_matrices(unsafe { isa::Amx::assume() }, product, out);
+    }
+
+    /// # Safety
+    /// As [`packed_any`].
+    unsafe fn packed_rows(rows: &mut packed::Rows) {
+        // SAFETY: the caller knows that the machine has the features.
+        packed::rows_by_matrices(unsafe { isa::Amx::assume() }, rows);
+    }
+
     pub(super) static KERNELS: Kernels =
-        Kernels { isa: Isa::Avx512Bf16, table: Table { matmul_pairs, ..avx512::TABLE } };
+        Kernels { isa: Isa::Amx, table: Table { packed_any, packed_rows, ..avx512bf16::TABLE } };
 }

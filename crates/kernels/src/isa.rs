@@ -23,6 +23,8 @@ pub enum Isa {
     Avx512,
     /// The same, with products of pairs of bf16.
     Avx512Bf16,
+    /// The same, with products of matrices of bytes.
+    Amx,
 }
 
 impl Isa {
@@ -39,6 +41,7 @@ impl Isa {
                 Avx2::detect().map(|_| Isa::Avx2),
                 Avx512::detect().map(|_| Isa::Avx512),
                 Avx512Bf16::detect().map(|_| Isa::Avx512Bf16),
+                Amx::detect().map(|_| Isa::Amx),
             ]
             .into_iter()
             .flatten(),
@@ -78,6 +81,7 @@ impl fmt::Display for Isa {
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512bf16",
+            Isa::Amx => "amx",
         })
     }
 }
@@ -86,7 +90,7 @@ impl FromStr for Isa {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let all = [Isa::Scalar, Isa::Neon, Isa::I8mm, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
+        let all = [Isa::Scalar, Isa::Neon, Isa::I8mm, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
         let names = all.map(|isa| isa.to_string());
         let found = all.into_iter().zip(&names).find(|(_, known)| *known == name);
         found
@@ -177,6 +181,68 @@ impl Avx512Bf16 {
     pub fn lanes(self) -> Avx512 {
         Avx512(())
     }
+}
+
+/// Proof that this machine has what [`Avx512Bf16`] stands for, and that AMX's products of bytes may be used.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Amx(());
+
+#[cfg(target_arch = "x86_64")]
+impl Amx {
+    /// The proof without detection.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 F, BW, DQ, VL, VNNI and BF16, AMX-TILE and AMX-INT8, and the system permits this process to use them.
+    pub(crate) unsafe fn assume() -> Self {
+        Self(())
+    }
+
+    /// The proof, where the machine gives it and the system lets this process use it: it has to be asked, since registers of eight
+    /// kilobytes are kept for each thread from then on.
+    pub fn detect() -> Option<Self> {
+        static PERMITTED: OnceLock<bool> = OnceLock::new();
+        Avx512Bf16::detect()?;
+        PERMITTED.get_or_init(|| has_amx() && permits_amx()).then_some(Self(()))
+    }
+
+    /// The proof of what else such a machine has.
+    pub fn lanes(self) -> Avx512 {
+        Avx512(())
+    }
+}
+
+/// Whether the processor has AMX-TILE and AMX-INT8 and the system keeps their registers.
+#[cfg(target_arch = "x86_64")]
+fn has_amx() -> bool {
+    use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+    const TILE_AND_INT8: u32 = 1 << 24 | 1 << 25;
+    const CONFIG_AND_DATA: u64 = 1 << 17 | 1 << 18;
+    #[target_feature(enable = "xsave")]
+    fn kept() -> u64 {
+        // SAFETY: XCR0 is there wherever XGETBV is.
+        unsafe { _xgetbv(0) }
+    }
+    let leaves = __cpuid(0).eax;
+    leaves >= 7
+        && __cpuid_count(7, 0).edx & TILE_AND_INT8 == TILE_AND_INT8
+        // SAFETY: who has AVX-512 has XGETBV, and the system keeps more than the oldest registers.
+        && unsafe { kept() } & CONFIG_AND_DATA == CONFIG_AND_DATA
+}
+
+/// Asks Linux for the registers' data.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn permits_amx() -> bool {
+    const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_ulong = 18;
+    // SAFETY: the call reads no memory of this process.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+}
+
+/// Not known of others.
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn permits_amx() -> bool {
+    false
 }
 
 /// Proof that this machine has NEON and dot products of bytes, and, if `MATRICES`, products of matrices of bytes.

@@ -207,6 +207,11 @@ impl Kind {
         }
     }
 
+    /// Whether scales are brain floats.
+    pub(super) const fn brain(self) -> bool {
+        matches!(self, Kind::Grouped { scale: Scale::BiasedBF16, .. })
+    }
+
     /// Bytes of a block.
     pub(super) const fn block_bytes(self) -> usize {
         self.header() + self.codes().bytes()

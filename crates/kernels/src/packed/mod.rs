@@ -7,21 +7,24 @@
 
 pub mod activations;
 mod kernels;
+mod kinds;
 pub mod layout;
+pub mod matrices;
 mod pack;
 mod read;
+mod scales;
 pub mod tile;
 
 pub use activations::Activations;
 pub use pack::{Packed, PackedRows};
 
 pub(crate) use activations::round;
-pub(crate) use kernels::{ANY, product, together};
+pub(crate) use kernels::{ANY, product, rows};
+pub(crate) use matrices::{product as product_by_matrices, rows as rows_by_matrices};
 
 use crate::dispatch::Kernels;
 use crate::isa::finds_streams;
 use crate::pool::{Pool, Shared};
-use activations::Rounded;
 use layout::Kind;
 use std::ops::Range;
 use tile::TILE_ROWS;
@@ -30,6 +33,18 @@ use tile::TILE_ROWS;
 const TOGETHER: usize = 2;
 /// Bytes of activations that stay in the second-level cache while tiles pass by them.
 const PANEL: usize = 768 << 10;
+
+/// How the kernels of an instruction set like rows of activations.
+pub(crate) struct Rows {
+    /// The most for which a tile has a kernel of its own.
+    pub exactly: usize,
+    /// From so many on, a tile is multiplied with all of them at once; what is between is taken in halves.
+    pub many: usize,
+    /// The fewest and the most that tiles pass by.
+    pub panel: Range<usize>,
+    /// What is read of 256 activations.
+    pub bytes: usize,
+}
 
 /// One tile of weights against some rows of activations.
 pub(crate) struct TileProduct<'a> {
@@ -70,23 +85,24 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
         claims += weight.tiles().div_ceil(TOGETHER);
     }
     let ask = rows > 1 || !finds_streams();
-    let mut most = 0;
-    kernels.packed_together(&mut most);
-    let panel = (PANEL / size_of::<Rounded>() / x.blocks().max(1) / 8 * 8).clamp(32, 128);
+    let mut likes = Rows { exactly: 0, many: 0, panel: 0..0, bytes: 0 };
+    kernels.packed_rows(&mut likes);
+    let panel = (PANEL / likes.bytes / x.blocks().max(1) / 16 * 16).clamp(likes.panel.start, likes.panel.end);
     pool.run(rows.div_ceil(panel) * claims, &|task| {
         let (panel, claim) = (task / claims * panel..rows.min((task / claims + 1) * panel), task % claims);
         let part = parts.partition_point(|(first, ..)| *first <= claim) - 1;
         let (first, weight, out) = &parts[part];
         let (outs, tiles) =
             (weight.outs(), (claim - first) * TOGETHER..weight.tiles().min((claim - first + 1) * TOGETHER));
-        let mut sums = Vec::with_capacity(panel.len());
-        for tile in tiles {
-            sums.clear();
-            sums.resize(panel.len(), [0f32; TILE_ROWS]);
+        let mut sums = vec![[0f32; TILE_ROWS]; tiles.len() * panel.len()];
+        for (tile, sums) in tiles.clone().zip(sums.chunks_exact_mut(panel.len())) {
             let product = TileProduct { kind: weight.kind(), blocks: weight.tile(tile), x, rows: panel.clone(), ask };
-            multiply(kernels, product, most, &mut sums);
-            let columns = tile * TILE_ROWS..outs.min((tile + 1) * TILE_ROWS);
-            for (row, sums) in panel.clone().zip(&sums) {
+            multiply(kernels, product, &likes, sums);
+        }
+        // Row by row, as the rows of the output lie far from each other.
+        for (i, row) in panel.clone().enumerate() {
+            for (tile, sums) in tiles.clone().zip(sums.chunks_exact(panel.len())) {
+                let (sums, columns) = (&sums[i], tile * TILE_ROWS..outs.min((tile + 1) * TILE_ROWS));
                 // SAFETY: tiles are disjoint ranges of columns, panels of rows, and each pair is given to one thread once.
                 let part = unsafe { out.slice(row * outs + columns.start..row * outs + columns.end) };
                 match (weight.factor(), part.as_mut_array()) {
@@ -100,18 +116,17 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
     });
 }
 
-/// One tile: by the kernel for exactly as many rows if there is one, in two halves if there is one for those. `most` is the most rows
-/// that have one.
-fn multiply(kernels: &Kernels, product: TileProduct<'_>, most: usize, sums: &mut [[f32; TILE_ROWS]]) {
+/// One tile: by the kernel for exactly as many rows if there is one, in two halves if there is one for those.
+fn multiply(kernels: &Kernels, product: TileProduct<'_>, likes: &Rows, sums: &mut [[f32; TILE_ROWS]]) {
     let rows = product.rows.clone();
     match rows.len() {
         0 => {}
-        n if n > 2 * most => kernels.packed_any(&product, sums),
-        n if n > most => {
+        n if n >= likes.many => kernels.packed_any(&product, sums),
+        n if n > likes.exactly => {
             let (first, second) = sums.split_at_mut(n.div_ceil(2));
             let middle = rows.start + first.len();
-            multiply(kernels, TileProduct { rows: rows.start..middle, ..product }, most, first);
-            multiply(kernels, TileProduct { rows: middle..rows.end, ask: false, ..product }, most, second);
+            multiply(kernels, TileProduct { rows: rows.start..middle, ..product }, likes, first);
+            multiply(kernels, TileProduct { rows: middle..rows.end, ask: false, ..product }, likes, second);
         }
         1 => kernels.packed_one(&product, sums),
         2 => kernels.packed_two(&product, sums),

@@ -1,0 +1,3 @@
+//! AMX: what AVX-512 has, and products of matrices of bytes.
+
+pub mod matrices;
