@@ -146,13 +146,17 @@ trait Block<M: Matrices> {
     /// The value of one of them.
     fn value(&self, sums: &Self::Sums, row: usize, x: &Rounded) -> Float<M>;
 
-    /// All quarters.
+    /// All quarters, while the second half of what comes next is asked for: of a block of so many bytes.
     #[inline(always)]
-    fn multiply_all(&self, x: &[Rounded], sums: &mut Self::Sums) {
+    fn multiply_all(&self, t: M::Tile, x: &[Rounded], sums: &mut Self::Sums, ahead: Ahead, bytes: usize) {
         self.multiply::<0>(x, sums);
+        ahead.ask(t, bytes, 4, 0, 1);
         self.multiply::<1>(x, sums);
+        ahead.ask(t, bytes, 5, 0, 1);
         self.multiply::<2>(x, sums);
+        ahead.ask(t, bytes, 6, 0, 1);
         self.multiply::<3>(x, sums);
+        ahead.ask(t, bytes, 7, 0, 1);
     }
     /// Adds the values of a quarter of sixteen rows.
     #[inline(always)]
@@ -177,12 +181,13 @@ fn each_row<M: Matrices, B: Block<M>>(
     block: &B,
     xs: &[Rounded],
     outs: &mut [[f32; TILE_ROWS]],
+    (ahead, bytes): (Ahead, usize),
     [mut sums, mut next]: [&mut B::Sums; 2],
 ) {
     let t = m.tile();
     let rows = xs.len();
     let last = rows.saturating_sub(MATRIX_ROWS);
-    block.multiply_all(&xs[..rows.min(MATRIX_ROWS)], sums);
+    block.multiply_all(t, &xs[..rows.min(MATRIX_ROWS)], sums, ahead, bytes);
     let (wholes, rest) = outs.as_chunks_mut::<MATRIX_ROWS>();
     for (n, (x, out)) in xs.as_chunks::<MATRIX_ROWS>().0.iter().zip(wholes).enumerate() {
         let behind = (n + 1) * MATRIX_ROWS;
@@ -302,10 +307,17 @@ impl<M: Matrices> Many<'_, '_, M> {
                 for i in 0..8 {
                     m.put(lines[i], &mut low.0[8 * s + i]);
                 }
-                ahead.ask(t, G::HEADER + R::BYTES, s, 0, 1);
+                ahead.ask(t, G::HEADER + R::BYTES, s / 2, s % 2, 2);
             }
             let block = Grouped::<M, G, GROUP, GROUPS> { m, open: &open, lines: low, beside, group: PhantomData };
-            each_row(m, &block, &product.x.of_rows(number)[product.rows.clone()], out, [sums, next]);
+            each_row(
+                m,
+                &block,
+                &product.x.of_rows(number)[product.rows.clone()],
+                out,
+                (ahead, G::HEADER + R::BYTES),
+                [sums, next],
+            );
         }
         scratch.put_back();
     }
@@ -331,10 +343,17 @@ impl<M: Matrices> ByKind for Many<'_, '_, M> {
                     m.put(products[0], &mut low.0[8 * s + i]);
                     m.put(products[1], &mut high.0[8 * s + i]);
                 }
-                ahead.ask(t, K_HEADER + R::BYTES, s, 0, 1);
+                ahead.ask(t, K_HEADER + R::BYTES, s / 2, s % 2, 2);
             }
             let block = Scaled::<M, _, 3, false> { m, open: &open, low, high, scales };
-            each_row(m, &block, &product.x.of_rows(number)[product.rows.clone()], out, [sums, next]);
+            each_row(
+                m,
+                &block,
+                &product.x.of_rows(number)[product.rows.clone()],
+                out,
+                (ahead, K_HEADER + R::BYTES),
+                [sums, next],
+            );
         }
         scratch.put_back();
     }
@@ -358,10 +377,17 @@ impl<M: Matrices> ByKind for Many<'_, '_, M> {
                     m.put(products[0], &mut low.0[8 * s + i]);
                     m.put(products[1], &mut high.0[8 * s + i]);
                 }
-                ahead.ask(t, SIXTEENTHS + R::BYTES, s, 0, 1);
+                ahead.ask(t, SIXTEENTHS + R::BYTES, s / 2, s % 2, 2);
             }
             let block = Scaled::<M, _, 8, true> { m, open: &open, low, high, scales };
-            each_row(m, &block, &product.x.of_rows(number)[product.rows.clone()], out, [sums, next]);
+            each_row(
+                m,
+                &block,
+                &product.x.of_rows(number)[product.rows.clone()],
+                out,
+                (ahead, SIXTEENTHS + R::BYTES),
+                [sums, next],
+            );
         }
         scratch.put_back();
     }
