@@ -196,10 +196,12 @@ impl Engine {
             (all[all.len() - 1], all[all.len() / 2])
         };
         let (bytes, integers, floats) = (of(|l| l.bytes), of(|l| l.integers), of(|l| l.floats));
+        let products = of(|l| l.matrices.unwrap_or(0.0));
+        let [best, median] = [products.0, products.1].map(|products| Some(products).filter(|&p| p > 0.0));
         Ok(StepReport {
             matrices: loaded.matrices,
-            best: Limits { bytes: bytes.0, integers: integers.0, floats: floats.0 },
-            median: Limits { bytes: bytes.1, integers: integers.1, floats: floats.1 },
+            best: Limits { bytes: bytes.0, integers: integers.0, matrices: best, floats: floats.0 },
+            median: Limits { bytes: bytes.1, integers: integers.1, matrices: median, floats: floats.1 },
             widths: plan.widths.iter().zip(&widths).map(|(&rows, samples)| timing(rows, samples)).collect(),
             prefill,
             decode,

@@ -4,6 +4,7 @@ use crate::attention::{self, Scores, Weigh};
 use crate::isa::{self, Isa};
 use crate::lanes::{BF16, F16, F32};
 use crate::packed::activations::Rounded;
+use crate::packed::layout::Kind;
 use crate::packed::tile::TILE_ROWS;
 use crate::packed::{self, TileProduct};
 use crate::{elementwise, limits, matmul, norm, rope};
@@ -22,28 +23,29 @@ impl Kernels {
         if !Isa::available().contains(&isa) {
             return None;
         }
-        match isa {
-            Isa::Scalar => Some(&scalar::KERNELS),
+        let table = match isa {
+            Isa::Scalar => const { &plain::TABLE },
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => Some(&avx2::KERNELS),
+            Isa::Avx2 => const { &avx2::TABLE },
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => Some(&avx512::KERNELS),
+            Isa::Avx512 => const { &avx512::TABLE },
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Bf16 => Some(&avx512bf16::KERNELS),
+            Isa::Avx512Bf16 => const { &avx512bf16::TABLE },
             #[cfg(target_arch = "x86_64")]
-            Isa::Amx => Some(&amx::KERNELS),
+            Isa::Amx => const { &amx::TABLE },
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => Some(&neon::KERNELS),
+            Isa::Neon => const { &neon::TABLE },
             #[cfg(target_arch = "aarch64")]
-            Isa::I8mm => Some(&i8mm::KERNELS),
+            Isa::I8mm => const { &i8mm::TABLE },
             #[allow(unreachable_patterns, reason = "the instruction sets of other machines")]
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some(table)
     }
 
     /// The kernels of the fastest instruction set of this machine.
     pub fn best() -> &'static Kernels {
-        Self::of(Isa::best()).unwrap_or(&scalar::KERNELS)
+        Self::of(Isa::best()).unwrap_or(const { &plain::TABLE })
     }
 
     /// The instruction set.
@@ -79,8 +81,7 @@ macro_rules! kernels {
         mod $module {
             use super::*;
             $(kernels!(@shim $features $proof, fn $name($($arg: $type),*) = $kernel);)*
-            pub(super) const TABLE: Table = Table { $($name),* };
-            pub(super) static KERNELS: Kernels = Kernels { isa: $isa, table: TABLE };
+            pub(super) const TABLE: Kernels = Kernels { isa: $isa, table: Table { $($name),* } };
         }
     };
     (@shim () $proof:expr, fn $name:ident($($arg:ident: $type:ty),*) = $kernel:expr) => {
@@ -146,7 +147,7 @@ kernels! {
         /// SwiGLU of one row.
         fn swiglu_row(gate: &mut [f32], up: &[f32]) = elementwise::swiglu;
         /// How products of packed weights like rows.
-        fn packed_rows(rows: &mut packed::Rows) = packed::rows;
+        fn packed_rows(kind: Kind, rows: &mut packed::Rows) = packed::rows;
         /// A tile of packed weights and one row.
         fn packed_one(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product::<_, 1>;
         /// A tile of packed weights and two rows.
@@ -173,9 +174,27 @@ kernels! {
         fn read_words(words: &[[u64; 64]], sum: &mut u64) = limits::read;
         /// As many integer products as a tile of arithmetic has.
         fn multiply_integers(products: &mut u64) = limits::multiply_integers;
+        /// As many integer products by matrices as a tile of arithmetic has, or none.
+        fn multiply_matrices(products: &mut u64) = limits::no_matrices;
         /// As many float products as a tile of arithmetic has.
         fn multiply_floats(products: &mut u64) = limits::multiply_floats;
     }
+}
+
+/// Plain Rust, with matrices for several rows: so they are tested on every machine.
+mod plain {
+    use super::*;
+
+    unsafe fn packed_any(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
+        packed::product_by_matrices(isa::Scalar, product, out);
+    }
+
+    unsafe fn packed_rows(kind: Kind, rows: &mut packed::Rows) {
+        packed::rows_by_matrices(isa::Scalar, kind, rows);
+    }
+
+    pub(super) const TABLE: Kernels =
+        Kernels { isa: Isa::Scalar, table: Table { packed_any, packed_rows, ..scalar::TABLE.table } };
 }
 
 /// AVX-512 with products of bf16: what differs, and otherwise AVX-512.
@@ -191,8 +210,8 @@ mod avx512bf16 {
         matmul::tile(unsafe { isa::Avx512Bf16::assume() }, x, w, k, out);
     }
 
-    pub(super) const TABLE: Table = Table { matmul_pairs, ..avx512::TABLE };
-    pub(super) static KERNELS: Kernels = Kernels { isa: Isa::Avx512Bf16, table: TABLE };
+    pub(super) const TABLE: Kernels =
+        Kernels { isa: Isa::Avx512Bf16, table: Table { matmul_pairs, ..avx512::TABLE.table } };
 }
 
 /// AMX: products with more rows than a few, and otherwise AVX-512 with products of bf16.
@@ -210,11 +229,20 @@ mod amx {
 
     /// # Safety
     /// As [`packed_any`].
-    unsafe fn packed_rows(rows: &mut packed::Rows) {
+    unsafe fn packed_rows(kind: Kind, rows: &mut packed::Rows) {
         // SAFETY: the caller knows that the machine has the features.
-        packed::rows_by_matrices(unsafe { isa::Amx::assume() }, rows);
+        packed::rows_by_matrices(unsafe { isa::Amx::assume() }, kind, rows);
     }
 
-    pub(super) static KERNELS: Kernels =
-        Kernels { isa: Isa::Amx, table: Table { packed_any, packed_rows, ..avx512bf16::TABLE } };
+    /// # Safety
+    /// As [`packed_any`].
+    unsafe fn multiply_matrices(products: &mut u64) {
+        // SAFETY: the caller knows that the machine has the features.
+        crate::x86_64::amx::probe::multiply(unsafe { isa::Amx::assume() }, products);
+    }
+
+    pub(super) const TABLE: Kernels = Kernels {
+        isa: Isa::Amx,
+        table: Table { packed_any, packed_rows, multiply_matrices, ..avx512bf16::TABLE.table },
+    };
 }

@@ -57,8 +57,10 @@ impl Buffer {
 pub struct Limits {
     /// Bytes read from memory, per second.
     pub bytes: f64,
-    /// Products of 8-bit integers, per second.
+    /// Products of 8-bit integers, per second, by the widest instruction that multiplies vectors.
     pub integers: f64,
+    /// The same by one that multiplies matrices, where kernels for many rows use one.
+    pub matrices: Option<f64>,
     /// Products of f32, per second.
     pub floats: f64,
 }
@@ -69,6 +71,7 @@ impl Limits {
         Self {
             bytes: read_bandwidth(kernels, pool, buffer),
             integers: integer_peak(kernels, pool),
+            matrices: matrix_peak(kernels, pool),
             floats: float_peak(kernels, pool),
         }
     }
@@ -92,6 +95,13 @@ pub fn read_bandwidth(kernels: &Kernels, pool: &Pool, buffer: &Buffer) -> f64 {
 /// Products of 8-bit integers per second, with all threads.
 pub fn integer_peak(kernels: &Kernels, pool: &Pool) -> f64 {
     products_per_second(pool, &|products| kernels.multiply_integers(products))
+}
+
+/// Products of 8-bit integers per second by matrices, with all threads; `None` where kernels use none.
+pub fn matrix_peak(kernels: &Kernels, pool: &Pool) -> Option<f64> {
+    let mut once = 0;
+    kernels.multiply_matrices(&mut once);
+    (once > 0).then(|| products_per_second(pool, &|products| kernels.multiply_matrices(products)))
 }
 
 /// Products of f32 per second, with all threads.
@@ -133,6 +143,20 @@ pub(crate) fn multiply_integers<P: Probe>(probe: P, products: &mut u64) {
     let rounds = PRODUCTS / P::PRODUCTS;
     black_box(probe.multiply(rounds));
     *products = rounds * P::PRODUCTS;
+}
+
+/// For instruction sets without matrices.
+#[inline(always)]
+pub(crate) fn no_matrices<P>(_: P, products: &mut u64) {
+    *products = 0;
+}
+
+/// Products of as many rounds as a tile of arithmetic has, each of `each` products.
+#[inline(always)]
+pub(crate) fn multiply_matrices(each: u64, multiply: impl FnOnce(u64), products: &mut u64) {
+    let rounds = PRODUCTS / each;
+    multiply(rounds);
+    *products = rounds * each;
 }
 
 #[inline(always)]
@@ -180,6 +204,8 @@ mod tests {
             assert!(read_bandwidth(kernels, &pool, &buffer) > 1e6, "{isa}");
             let (integers, floats) = (integer_peak(kernels, &pool), float_peak(kernels, &pool));
             assert!(integers > 1e6 && floats > 1e6, "{isa}: {integers} {floats}");
+            let matrices = matrix_peak(kernels, &pool);
+            assert_eq!(matrices.is_some_and(|matrices| matrices > 1e6), isa == Isa::Amx, "{isa}: {matrices:?}");
         }
     }
 

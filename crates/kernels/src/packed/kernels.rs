@@ -6,7 +6,7 @@
 
 use super::activations::Rounded;
 use super::kinds::{ByKind, by_kind};
-use super::layout::{K_HEADER, SIXTEENTHS};
+use super::layout::{K_HEADER, Kind, SIXTEENTHS};
 use super::read::Read;
 use super::scales::{Group, KScales, Scales, SixteenthScales, add_value};
 use super::tile::{LINE, TILE_ROWS, Tile};
@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 
 /// How [`product`] likes rows.
 #[inline(always)]
-pub(crate) fn rows<T: Tile>(_: T, rows: &mut Rows) {
+pub(crate) fn rows<T: Tile>(_: T, _: Kind, rows: &mut Rows) {
     *rows = Rows { exactly: T::TOGETHER, many: 2 * T::TOGETHER + 1, panel: 32..128, bytes: size_of::<Rounded>() };
 }
 

@@ -8,7 +8,7 @@ use super::TileProduct;
 use super::activations::Rounded;
 use super::kernels::Ahead;
 use super::kinds::{ByKind, by_kind};
-use super::layout::{BLOCK, K_HEADER, SIXTEENTHS};
+use super::layout::{BLOCK, K_HEADER, Kind, SIXTEENTHS};
 use super::read::Read;
 use super::scales::{Group, KScales, Scales, SixteenthScales, add_value};
 use super::tile::{LINE, TILE_ROWS, Tile};
@@ -72,6 +72,8 @@ pub trait Matrices: Copy + Send + Sync + 'static {
 
     /// Rows of activations from which on it is faster than the kernels for exactly so many.
     const FROM: usize;
+    /// The same where few codes are not multiplied by their scales before, and groups are large.
+    const FROM_PLAIN: usize;
 
     /// Its vectors.
     fn tile(self) -> Self::Tile;
@@ -120,8 +122,10 @@ type Int<M> = <<M as Matrices>::Tile as Tile>::Int;
 
 /// How [`product`] likes rows: exactly so many are left to other kernels, and it reads about half of what belongs to a row.
 #[inline(always)]
-pub(crate) fn rows<M: Matrices>(_: M, rows: &mut super::Rows) {
-    *rows = super::Rows { exactly: M::FROM - 1, many: M::FROM, panel: 48..512, bytes: BLOCK + 64 };
+pub(crate) fn rows<M: Matrices>(_: M, kind: Kind, rows: &mut super::Rows) {
+    let plain = matches!(kind, Kind::Grouped { group: 64.., .. }) && kind.codes().bits() < 8;
+    let many = if plain { M::FROM_PLAIN } else { M::FROM };
+    *rows = super::Rows { exactly: many - 1, many, panel: 48..512, bytes: BLOCK + 64 };
 }
 
 /// One tile against any number of rows of activations: adds to `out[r]` the sixteen sums of row r.
@@ -267,9 +271,8 @@ impl<M: Matrices, G: Group, const GROUP: usize, const GROUPS: usize> Block<M> fo
     #[inline(always)]
     fn value(&self, sums: &[Sums; GROUPS], row: usize, x: &Rounded) -> Float<M> {
         let mut value = self.m.tile().splat(0.0);
-        for group in 0..GROUPS {
-            let dot = self.m.int(&sums[group].0[row]);
-            value = G::add(self.m.tile(), self.beside[group], dot, x, group, value);
+        for (group, (sums, &beside)) in sums.iter().zip(&self.beside).enumerate() {
+            value = G::add(self.m.tile(), beside, self.m.int(&sums.0[row]), x, group, value);
         }
         value
     }
@@ -304,8 +307,8 @@ impl<M: Matrices> Many<'_, '_, M> {
             }
             for s in 0..8 {
                 let lines = m.lines(R::read(t, area, s, 0));
-                for i in 0..8 {
-                    m.put(lines[i], &mut low.0[8 * s + i]);
+                for (i, line) in lines.into_iter().enumerate() {
+                    m.put(line, &mut low.0[8 * s + i]);
                 }
                 ahead.ask(t, G::HEADER + R::BYTES, s / 2, s % 2, 2);
             }
@@ -338,8 +341,8 @@ impl<M: Matrices> ByKind for Many<'_, '_, M> {
             let scales = KScales::read(t, header, 0);
             for (s, &factor) in scales.factors.iter().enumerate() {
                 let lines = m.lines(R::read(t, area, s, 0));
-                for i in 0..8 {
-                    let products = m.times(lines[i], factor);
+                for (i, line) in lines.into_iter().enumerate() {
+                    let products = m.times(line, factor);
                     m.put(products[0], &mut low.0[8 * s + i]);
                     m.put(products[1], &mut high.0[8 * s + i]);
                 }
@@ -372,8 +375,8 @@ impl<M: Matrices> ByKind for Many<'_, '_, M> {
             let scales = SixteenthScales::<_, MINS>::read(t, header, 0);
             for (s, factors) in scales.factors.iter().enumerate() {
                 let lines = m.lines(R::read(t, area, s, 0));
-                for i in 0..8 {
-                    let products = m.times_centred(lines[i], factors[i / 4]);
+                for (i, line) in lines.into_iter().enumerate() {
+                    let products = m.times_centred(line, factors[i / 4]);
                     m.put(products[0], &mut low.0[8 * s + i]);
                     m.put(products[1], &mut high.0[8 * s + i]);
                 }

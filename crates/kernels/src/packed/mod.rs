@@ -35,6 +35,7 @@ const TOGETHER: usize = 2;
 const PANEL: usize = 768 << 10;
 
 /// How the kernels of an instruction set like rows of activations.
+#[derive(Default)]
 pub(crate) struct Rows {
     /// The most for which a tile has a kernel of its own.
     pub exactly: usize,
@@ -75,29 +76,29 @@ pub struct Product<'a> {
 pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [Product<'_>]) {
     let rows = x.rows();
     // Claims of each weight follow those of the one before.
-    let mut claims = 0;
+    let (mut claims, mut panel) = (0, rows.max(1));
     let mut parts = Vec::with_capacity(products.len());
     for Product { weight, out } in products {
         let outs = weight.outs();
         assert_eq!(x.inputs(), weight.inputs(), "inputs of a product");
         assert_eq!(out.len(), rows * outs, "output of {rows} rows of {outs}");
-        parts.push((claims, *weight, Shared::new(out)));
+        let mut likes = Rows::default();
+        kernels.packed_rows(weight.kind(), &mut likes);
+        panel = (PANEL / likes.bytes / x.blocks().max(1) / 16 * 16).clamp(likes.panel.start, likes.panel.end);
+        parts.push((claims, *weight, Shared::new(out), likes));
         claims += weight.tiles().div_ceil(TOGETHER);
     }
     let ask = rows > 1 || !finds_streams();
-    let mut likes = Rows { exactly: 0, many: 0, panel: 0..0, bytes: 0 };
-    kernels.packed_rows(&mut likes);
-    let panel = (PANEL / likes.bytes / x.blocks().max(1) / 16 * 16).clamp(likes.panel.start, likes.panel.end);
     pool.run(rows.div_ceil(panel) * claims, &|task| {
         let (panel, claim) = (task / claims * panel..rows.min((task / claims + 1) * panel), task % claims);
         let part = parts.partition_point(|(first, ..)| *first <= claim) - 1;
-        let (first, weight, out) = &parts[part];
+        let (first, weight, out, likes) = &parts[part];
         let (outs, tiles) =
             (weight.outs(), (claim - first) * TOGETHER..weight.tiles().min((claim - first + 1) * TOGETHER));
         let mut sums = vec![[0f32; TILE_ROWS]; tiles.len() * panel.len()];
         for (tile, sums) in tiles.clone().zip(sums.chunks_exact_mut(panel.len())) {
             let product = TileProduct { kind: weight.kind(), blocks: weight.tile(tile), x, rows: panel.clone(), ask };
-            multiply(kernels, product, &likes, sums);
+            multiply(kernels, product, likes, sums);
         }
         // Row by row, as the rows of the output lie far from each other.
         for (i, row) in panel.clone().enumerate() {

@@ -22,6 +22,7 @@ impl Matrices for Scalar {
     type Open = Open;
 
     const FROM: usize = 2;
+    const FROM_PLAIN: usize = 2;
 
     fn tile(self) -> Scalar {
         self

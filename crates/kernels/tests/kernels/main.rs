@@ -3,6 +3,7 @@
 
 mod attention;
 mod matmul;
+mod matrices;
 mod packed;
 mod rows;
 mod support;

@@ -133,7 +133,7 @@ fn multiply(kernels: &Kernels, pool: &Pool, x: &[f32], k: usize, weight: &Packed
 }
 
 /// Activations with all extremes: zeros, one spike, equal magnitudes, whose codes are all 127 or -127, of either sign or of one.
-fn activations(rows: usize, k: usize, seed: u64) -> Vec<f32> {
+pub fn activations(rows: usize, k: usize, seed: u64) -> Vec<f32> {
     let mut random = Random::new(seed);
     let mut x = random.values(rows * k);
     for (row, x) in x.chunks_exact_mut(k).enumerate() {
@@ -221,6 +221,9 @@ fn every_encoding_with_extreme_codes() {
             // Encodings whose blocks are shorter have a last group that is not full.
             let k = if block < 256 { k + block } else { k };
             Case { encoding, rows, outs, k, codes, seed: (rows * outs + k) as u64 }.check(&pools);
+            // More rows than a matrix has.
+            let rows = 17 + 8 * i;
+            Case { encoding, rows, outs: 18, k: 512, codes, seed: rows as u64 }.check(&pools);
         }
     }
 }
@@ -228,7 +231,7 @@ fn every_encoding_with_extreme_codes() {
 #[test]
 fn every_shape() {
     let pools = [Pool::new(1), Pool::new(3)];
-    let shape = (1..=18usize, 1..=50usize, 1..=40usize);
+    let shape = (prop_oneof![1..=18usize, 19..=70usize], 1..=50usize, 1..=40usize);
     let of = (prop::sample::select(encodings()), prop::sample::select(CODES.to_vec()), any::<u64>());
     let case = (shape, of).prop_map(|((rows, outs, blocks), (encoding, codes, seed))| {
         let k = (encoding.block() * blocks).min(1280 / encoding.block() * encoding.block());

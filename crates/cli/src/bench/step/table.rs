@@ -96,10 +96,12 @@ pub fn table(measured: &Measured<'_>) -> String {
         let _ = writeln!(out, "{text}");
     };
     for (name, best, median, unit) in [
-        ("reads", best.bytes, median.bytes, "GB/s"),
-        ("int8", best.integers, median.integers, "GMAC/s"),
-        ("f32", best.floats, median.floats, "GMAC/s"),
+        ("reads", Some(best.bytes), Some(median.bytes), "GB/s"),
+        ("int8", Some(best.integers), Some(median.integers), "GMAC/s"),
+        ("int8, matrices", best.matrices, median.matrices, "GMAC/s"),
+        ("f32", Some(best.floats), Some(median.floats), "GMAC/s"),
     ] {
+        let (Some(best), Some(median)) = (best, median) else { continue };
         line(format!("this machine, {name:<5} {:>8.1} {unit} best, {:>8.1} median", best / 1e9, median / 1e9));
     }
     let work = report.matrices.layers + report.matrices.head;
@@ -111,7 +113,7 @@ pub fn table(measured: &Measured<'_>) -> String {
         measured.plan.depth
     ));
     line(format!(
-        "limit: {:.0} % of the bandwidth or {:.0} % of the peak, whichever takes longer",
+        "limit: {:.0} % of the bandwidth or {:.0} % of the peak of int8, whichever takes longer",
         100.0 * READ_SHARE,
         100.0 * PRODUCT_SHARE
     ));
@@ -186,6 +188,7 @@ pub fn json(measured: &Measured<'_>) -> Value {
         "limits": {
             "read_gb_s": giga(best.bytes, median.bytes),
             "int8_gmac_s": giga(best.integers, median.integers),
+            "int8_matrix_gmac_s": best.matrices.zip(median.matrices).map(|(best, median)| giga(best, median)),
             "f32_gmac_s": giga(best.floats, median.floats),
         },
         "rounds": report.rounds,

@@ -42,6 +42,7 @@ impl Matrices for Amx {
     type Open = Open;
 
     const FROM: usize = 9;
+    const FROM_PLAIN: usize = 5;
 
     #[inline(always)]
     fn tile(self) -> Avx512 {
@@ -203,7 +204,7 @@ impl Matrix<Amx> for Open {
             }};
         }
         match GROUP {
-            128 if QUARTER % 2 == 0 => {}
+            128 if QUARTER.is_multiple_of(2) => {}
             128 => group!(
                 QUARTER / 2,
                 "tileloadd tmm5, [{x} + {row} + 64]",
