@@ -7,13 +7,14 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many buffers wait at most: more than a layer has at once.
-const KEPT: usize = 32;
-/// How many elements they have together at most: about what a layer of the largest model has at once in a chunk of a long prompt.
-const ELEMENTS: usize = 48 << 20;
+/// How many elements wait at most: about what a layer of the largest model has at once in a chunk of a long prompt.
+const ELEMENTS: usize = 64 << 20;
+/// Elements of the smallest buffer, a page.
+const SMALLEST: usize = 1024;
 
 /// Buffers that have become free. Each layer needs the sizes that the one before it needed: what it takes from here is in the
-/// cache, is not cleared, and costs no call of the system.
+/// cache, is not cleared, and costs no call of the system. Buffers have powers of two of elements, of which those not asked for take no memory
+/// before they are written, so that there are never more of a size than were needed at once.
 #[derive(Clone, Default)]
 pub(super) struct Stock(Arc<Mutex<Free>>);
 
@@ -34,16 +35,18 @@ pub(super) struct Floats {
 impl Stock {
     /// `len` elements, whatever they are.
     pub fn take(&self, len: usize) -> Floats {
+        let capacity = len.max(SMALLEST).checked_next_power_of_two().unwrap_or(usize::MAX);
         let mut free = self.free();
-        // The last to come is the likeliest to be in the cache. One that is half as large again is left to others.
-        let found = free.buffers.iter().rposition(|buffer| (len..=len + len / 2).contains(&buffer.len()));
+        // The last to come is the likeliest to be in the cache.
+        let found = free.buffers.iter().rposition(|buffer| buffer.len() == capacity);
         let found = found.and_then(|at| free.buffers.remove(at));
         free.elements -= found.as_ref().map_or(0, |buffer| buffer.len());
         drop(free);
-        let buffer = found.or_else(|| Buffer::zeros(len)).unwrap_or_else(|| match Layout::array::<f32>(len) {
-            Ok(layout) => handle_alloc_error(layout),
-            Err(_) => panic!("{len} elements of activations"),
-        });
+        let buffer =
+            found.or_else(|| Buffer::zeros(capacity)).unwrap_or_else(|| match Layout::array::<f32>(capacity) {
+                Ok(layout) => handle_alloc_error(layout),
+                Err(_) => panic!("{len} elements of activations"),
+            });
         Floats { buffer, len, stock: self.clone() }
     }
 
@@ -64,12 +67,10 @@ impl Drop for Floats {
         if let Some(nothing) = Buffer::zeros(0) {
             let buffer = std::mem::replace(&mut self.buffer, nothing);
             let mut free = self.stock.free();
-            if (1..=ELEMENTS).contains(&buffer.len()) {
-                free.elements += buffer.len();
-                free.buffers.push_back(buffer);
-                while free.buffers.len() > KEPT || free.elements > ELEMENTS {
-                    free.elements -= free.buffers.pop_front().map_or(0, |buffer| buffer.len());
-                }
+            free.elements += buffer.len();
+            free.buffers.push_back(buffer);
+            while free.elements > ELEMENTS {
+                free.elements -= free.buffers.pop_front().map_or(0, |buffer| buffer.len());
             }
         }
     }
@@ -107,30 +108,31 @@ mod tests {
     #[test]
     fn what_is_free_is_taken_again() {
         let stock = Stock::default();
-        let mut floats = stock.take(9);
+        let mut floats = stock.take(1025);
         floats.fill(7.0);
-        let second = stock.take(9);
+        let second = stock.take(2048);
         drop(floats);
-        assert_eq!(stock.take(10)[..], [0.0; 10]);
-        assert_eq!(stock.take(5)[..], [0.0; 5]);
-        assert_eq!(stock.take(6)[..], [7.0; 6]);
-        assert_eq!(stock.copy(&[1.0; 9])[..], [1.0; 9]);
-        assert_eq!(stock.take(9).clone()[..], [1.0; 9]);
-        assert_eq!(second[..], [0.0; 9]);
+        assert_eq!(stock.take(1024)[..], [0.0; 1024]);
+        assert_eq!(stock.take(4096)[..], [0.0; 4096]);
+        let mut again = stock.take(1026);
+        assert_eq!(again[..], [[7.0; 1025].as_slice(), &[0.0]].concat());
+        again.fill(1.0);
+        assert_eq!(again.clone()[..], again[..]);
+        assert_eq!(stock.copy(&[2.0; 9])[..], [2.0; 9]);
+        assert!(stock.take(0).is_empty());
+        assert_eq!(second[..], [0.0; 2048]);
     }
 
     #[test]
     fn little_is_kept() {
         let stock = Stock::default();
+        let kept = || stock.free().buffers.iter().map(|buffer| buffer.len()).collect::<Vec<_>>();
         drop(stock.take(ELEMENTS + 1));
-        drop(stock.take(0));
-        assert!(stock.free().buffers.is_empty());
-        // Live together, so that none is taken again.
-        drop((1..2 * KEPT).map(|len| stock.take(len)).collect::<Vec<_>>());
-        assert!(stock.free().buffers.iter().map(|buffer| buffer.len()).eq(KEPT..2 * KEPT));
-        drop([stock.take(ELEMENTS / 2), stock.take(ELEMENTS / 3), stock.take(ELEMENTS / 3)]);
-        let free = stock.free();
-        assert!(free.buffers.iter().map(|buffer| buffer.len()).eq([ELEMENTS / 3; 2]));
-        assert_eq!(free.elements, ELEMENTS / 3 * 2);
+        assert!(kept().is_empty());
+        drop([stock.take(ELEMENTS / 2), stock.take(5), stock.take(ELEMENTS / 4)]);
+        assert_eq!(kept(), [ELEMENTS / 2, SMALLEST, ELEMENTS / 4]);
+        drop([stock.take(ELEMENTS / 4), stock.take(ELEMENTS / 4)]);
+        assert_eq!(kept(), [SMALLEST, ELEMENTS / 4, ELEMENTS / 4]);
+        assert_eq!(stock.free().elements, SMALLEST + ELEMENTS / 2);
     }
 }
