@@ -2,7 +2,7 @@
 //!
 //! Such an instruction adds up many inputs at once, so that scales which are integers have to be in the codes before: a code times its
 //! scale has more bits than a byte, and is taken in two bytes, whose sums are put together at the end. That is the same integer, so
-//! that what follows, written once for all kernels ([`scales`](super::scales)), gives the same bits.
+//! that what follows, written once for all kernels (`scales.rs`), gives the same bits.
 
 use super::TileProduct;
 use super::activations::Rounded;
