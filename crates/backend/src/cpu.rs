@@ -239,9 +239,14 @@ impl Backend for CpuBackend {
     fn concat_cols(&self, parts: &[&Tensor]) -> Tensor {
         let rows = parts.first().map_or(0, |part| part.rows);
         assert!(parts.iter().all(|part| part.rows == rows));
-        let row = |r: usize| parts.iter().flat_map(move |part| &part.data[r * part.cols..(r + 1) * part.cols]);
-        let cols = parts.iter().map(|part| part.cols).sum();
-        self.tensor(rows, cols, (0..rows).flat_map(row).copied().collect())
+        let (mut out, mut start) = (self.unwritten(rows, parts.iter().map(|part| part.cols).sum()), 0);
+        for r in 0..rows {
+            for part in parts {
+                out.data[start..start + part.cols].copy_from_slice(&part.data[r * part.cols..(r + 1) * part.cols]);
+                start += part.cols;
+            }
+        }
+        out
     }
 
     fn concat_rows(&self, parts: &[&Tensor]) -> Tensor {

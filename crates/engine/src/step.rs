@@ -135,7 +135,7 @@ pub struct TokenTimes {
 }
 
 impl StepReport {
-    /// The shortest time that passes should take whose rows meet the layers `rows` times and the head `logits` times, in one
+    /// The time that passes should take by vectors, whose rows meet the layers `rows` times and the head `logits` times, in one
     /// pass: the larger of reading at [`READ_SHARE`] and multiplying at [`PRODUCT_SHARE`] of the limits.
     pub fn bound(&self, limits: &Limits, rows: usize, logits: usize) -> Duration {
         let read = self.bytes() as f64 / (READ_SHARE * limits.bytes);
@@ -143,7 +143,7 @@ impl StepReport {
         Duration::from_secs_f64(read.max(multiply))
     }
 
-    /// The time that the products of such a pass take at the peak of the arithmetic that they are made with.
+    /// The time that the products of such a pass take at the peak of vectors, in the arithmetic that they are made with.
     pub fn arithmetic(&self, limits: &Limits, rows: usize, logits: usize) -> Duration {
         let Matrices { layers, head } = self.matrices;
         let (rows, logits) = (rows as f64, logits as f64);

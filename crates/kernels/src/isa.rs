@@ -198,8 +198,8 @@ impl Amx {
         Self(())
     }
 
-    /// The proof, where the machine gives it and the system lets this process use it: it has to be asked, since registers of eight
-    /// kilobytes are kept for each thread from then on.
+    /// The proof, where the machine gives it and the system lets this process use it: it has to be asked, since it
+    /// keeps eight kilobytes more for each thread that uses them.
     pub fn detect() -> Option<Self> {
         static PERMITTED: OnceLock<bool> = OnceLock::new();
         Avx512Bf16::detect()?;

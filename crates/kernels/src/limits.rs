@@ -57,9 +57,9 @@ impl Buffer {
 pub struct Limits {
     /// Bytes read from memory, per second.
     pub bytes: f64,
-    /// Products of 8-bit integers, per second, by the widest instruction that multiplies vectors.
+    /// Products of 8-bit integers, per second, by the widest instruction on vector registers.
     pub integers: f64,
-    /// The same by one that multiplies matrices, where kernels for many rows use one.
+    /// The same by one on registers that are matrices, where kernels for many rows use one.
     pub matrices: Option<f64>,
     /// Products of f32, per second.
     pub floats: f64,
@@ -145,16 +145,16 @@ pub(crate) fn multiply_integers<P: Probe>(probe: P, products: &mut u64) {
     *products = rounds * P::PRODUCTS;
 }
 
-/// For instruction sets without matrices.
+/// For instruction sets without registers that are matrices.
 #[inline(always)]
 pub(crate) fn no_matrices<P>(_: P, products: &mut u64) {
     *products = 0;
 }
 
-/// Products of as many rounds as a tile of arithmetic has, each of `each` products.
+/// Products of as many rounds as take about a millisecond, each of `each` products.
 #[inline(always)]
 pub(crate) fn multiply_matrices(each: u64, multiply: impl FnOnce(u64), products: &mut u64) {
-    let rounds = PRODUCTS / each;
+    let rounds = 8 * PRODUCTS / each;
     multiply(rounds);
     *products = rounds * each;
 }

@@ -66,12 +66,21 @@ impl Drop for Floats {
     fn drop(&mut self) {
         if let Some(nothing) = Buffer::zeros(0) {
             let buffer = std::mem::replace(&mut self.buffer, nothing);
+            if buffer.len() > ELEMENTS {
+                return;
+            }
+            // Given back to the system behind the lock.
+            let mut given = Vec::new();
             let mut free = self.stock.free();
             free.elements += buffer.len();
             free.buffers.push_back(buffer);
-            while free.elements > ELEMENTS {
-                free.elements -= free.buffers.pop_front().map_or(0, |buffer| buffer.len());
+            while free.elements > ELEMENTS
+                && let Some(first) = free.buffers.pop_front()
+            {
+                free.elements -= first.len();
+                given.push(first);
             }
+            drop(free);
         }
     }
 }
@@ -131,6 +140,7 @@ mod tests {
         assert!(kept().is_empty());
         drop([stock.take(ELEMENTS / 2), stock.take(5), stock.take(ELEMENTS / 4)]);
         assert_eq!(kept(), [ELEMENTS / 2, SMALLEST, ELEMENTS / 4]);
+        drop(stock.take(ELEMENTS + 1));
         drop([stock.take(ELEMENTS / 4), stock.take(ELEMENTS / 4)]);
         assert_eq!(kept(), [SMALLEST, ELEMENTS / 4, ELEMENTS / 4]);
         assert_eq!(stock.free().elements, SMALLEST + ELEMENTS / 2);

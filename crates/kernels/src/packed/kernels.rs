@@ -16,7 +16,8 @@ use std::marker::PhantomData;
 /// How [`product`] likes rows.
 #[inline(always)]
 pub(crate) fn rows<T: Tile>(_: T, _: Kind, rows: &mut Rows) {
-    *rows = Rows { exactly: T::TOGETHER, many: 2 * T::TOGETHER + 1, panel: 32..128, bytes: size_of::<Rounded>() };
+    *rows =
+        Rows { exactly: T::TOGETHER, many: 2 * T::TOGETHER + 1, panel: 32..128, step: 8, bytes: size_of::<Rounded>() };
 }
 
 /// Any number of rows.

@@ -72,7 +72,7 @@ pub trait Matrices: Copy + Send + Sync + 'static {
 
     /// Rows of activations from which on it is faster than the kernels for exactly so many.
     const FROM: usize;
-    /// The same where few codes are not multiplied by their scales before, and groups are large.
+    /// The same for codes of less than 8 bits in groups of 64 inputs or more: they are little work to make ready.
     const FROM_PLAIN: usize;
 
     /// Its vectors.
@@ -125,7 +125,7 @@ type Int<M> = <<M as Matrices>::Tile as Tile>::Int;
 pub(crate) fn rows<M: Matrices>(_: M, kind: Kind, rows: &mut super::Rows) {
     let plain = matches!(kind, Kind::Grouped { group: 64.., .. }) && kind.codes().bits() < 8;
     let many = if plain { M::FROM_PLAIN } else { M::FROM };
-    *rows = super::Rows { exactly: many - 1, many, panel: 48..512, bytes: BLOCK + 64 };
+    *rows = super::Rows { exactly: many - 1, many, panel: 48..512, step: MATRIX_ROWS, bytes: BLOCK + 64 };
 }
 
 /// One tile against any number of rows of activations: adds to `out[r]` the sixteen sums of row r.

@@ -43,6 +43,8 @@ pub(crate) struct Rows {
     pub many: usize,
     /// The fewest and the most that tiles pass by.
     pub panel: Range<usize>,
+    /// A divisor of it.
+    pub step: usize,
     /// What is read of 256 activations.
     pub bytes: usize,
 }
@@ -84,7 +86,8 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
         assert_eq!(out.len(), rows * outs, "output of {rows} rows of {outs}");
         let mut likes = Rows::default();
         kernels.packed_rows(weight.kind(), &mut likes);
-        panel = (PANEL / likes.bytes / x.blocks().max(1) / 16 * 16).clamp(likes.panel.start, likes.panel.end);
+        let fits = PANEL / likes.bytes / x.blocks().max(1) / likes.step * likes.step;
+        panel = panel.min(fits.clamp(likes.panel.start, likes.panel.end));
         parts.push((claims, *weight, Shared::new(out), likes));
         claims += weight.tiles().div_ceil(TOGETHER);
     }

@@ -67,22 +67,23 @@ fn sums<M: Matrices>(m: M, seed: u64, rows: usize) -> (Vec<Sums>, Vec<[f32; TILE
         m.tile().store(m.tile().to_float(int), out, 0);
     }
     // What they say, of the plainest.
-    let dot = |lines: &Lines, row: usize, out: usize, inputs: std::ops::Range<usize>| -> i32 {
-        inputs.map(|k| i32::from(lines.0[k / 4][4 * out + k % 4]) * i32::from(x[row].codes[k])).sum()
+    let products = |lines: &Lines, row: usize, out: usize, inputs: std::ops::Range<usize>, of: fn(u8) -> i32| -> i32 {
+        inputs.map(|k| of(lines.0[k / 4][4 * out + k % 4]) * i32::from(x[row].codes[k])).sum()
     };
+    let dot = |lines: &Lines, row: usize, out: usize, inputs| products(lines, row, out, inputs, i32::from);
     assert_eq!(LINES, 64);
     for row in 0..rows {
         for out in 0..TILE_ROWS {
             assert_eq!(both[0][0].0[row][out], dot(&low, row, out, 0..256));
+            assert_eq!(both[0][1].0[row][out], dot(&high, row, out, 0..256));
+            assert_eq!(both[1][1].0[row][out], products(&high, row, out, 0..256, |w| i32::from(w as i8)));
             assert_eq!(groups[14].0[row][out], dot(&low, row, out, 0..16));
             assert_eq!(groups[13].0[row][out], dot(&low, row, out, 224..256));
             assert_eq!(groups[1].0[row][out], dot(&low, row, out, 128..256));
             assert_eq!(both[1][0], both[0][0]);
         }
     }
-    let mut all: Vec<Sums> = both.into_iter().flatten().chain(groups).collect();
-    all.iter_mut().for_each(|sums| sums.0[rows..].fill([0; TILE_ROWS]));
-    (all, joined.into())
+    (both.into_iter().flatten().chain(groups).collect(), joined.into())
 }
 
 #[test]

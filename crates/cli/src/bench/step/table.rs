@@ -20,7 +20,7 @@ pub struct Row {
     pub gmac_s: f64,
     /// Of the best read bandwidth.
     bandwidth_share: f64,
-    /// Of the best peak of the arithmetic in use.
+    /// Of the best peak of vectors, in the arithmetic in use; matrices may make more.
     peak_share: f64,
     bound_ms: f64,
     /// The shortest time to the bound by the best limits.
@@ -102,7 +102,7 @@ pub fn table(measured: &Measured<'_>) -> String {
         ("f32", Some(best.floats), Some(median.floats), "GMAC/s"),
     ] {
         let (Some(best), Some(median)) = (best, median) else { continue };
-        line(format!("this machine, {name:<5} {:>8.1} {unit} best, {:>8.1} median", best / 1e9, median / 1e9));
+        line(format!("this machine, {name:<14} {:>8.1} {unit} best, {:>8.1} median", best / 1e9, median / 1e9));
     }
     let work = report.matrices.layers + report.matrices.head;
     line(format!(
@@ -113,7 +113,7 @@ pub fn table(measured: &Measured<'_>) -> String {
         measured.plan.depth
     ));
     line(format!(
-        "limit: {:.0} % of the bandwidth or {:.0} % of the peak of int8, whichever takes longer",
+        "limit: {:.0} % of the bandwidth or {:.0} % of the peak of vectors, whichever takes longer",
         100.0 * READ_SHARE,
         100.0 * PRODUCT_SHARE
     ));
@@ -149,7 +149,7 @@ pub fn table(measured: &Measured<'_>) -> String {
         let (best, median) = rates(timing);
         let row = Row::new(measured, timing, 1);
         line(format!(
-            "prefill of {} tokens: {best:.1} tok/s best, {median:.1} median; {:.0} GMAC/s, {:.0} % of the peak",
+            "prefill of {} tokens: {best:.1} tok/s best, {median:.1} median; {:.0} GMAC/s, {:.0} % of the peak of vectors",
             timing.rows,
             row.gmac_s,
             100.0 * row.peak_share

@@ -27,12 +27,34 @@ thread_local! {
     static CONFIGURED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// The registers of this thread are configured for so many rows of activations. They stay so when it is gone: configuring takes as long as
-/// multiplying a block, and Linux gives the registers back where a processor has nothing to do.
+/// This thread's registers were configured. They stay so when it is gone: configuring takes as long as multiplying a block, and Linux gives the
+/// registers back where a processor has nothing to do. Every product asks whether they are still configured for what it needs.
 #[derive(Debug)]
 pub struct Open {
-    rows: usize,
     here: PhantomData<*const ()>,
+}
+
+impl Open {
+    /// # Panics
+    /// If the registers are configured for others.
+    #[inline(always)]
+    fn check(&self, rows: usize, inputs: usize) {
+        assert_eq!(CONFIGURED.get(), (rows, inputs), "rows and inputs of matrices");
+    }
+}
+
+/// Eight inputs of the rows of either half as four of each row, twice.
+///
+/// # Safety
+/// The machine has AVX-512 F.
+#[inline(always)]
+unsafe fn pair(a: __m512i, b: __m512i) -> [__m512i; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (a, b) = (_mm512_castsi512_ps(a), _mm512_castsi512_ps(b));
+        let (first, second) = (_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b));
+        [_mm512_castps_si512(first), _mm512_castps_si512(second)]
+    }
 }
 
 // SAFETY of every block below: an `Amx` exists only where detection found AVX-512 F, BW and AMX; the pointers come from references to
@@ -53,12 +75,8 @@ impl Matrices for Amx {
         let [a, b, c, d, e, f, g, h] = codes;
         // SAFETY: see above.
         unsafe {
-            let pair = |a, b| {
-                let (a, b) = (_mm512_castsi512_ps(a), _mm512_castsi512_ps(b));
-                (_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b))
-            };
-            let ((a, b), (c, d), (e, f), (g, h)) = (pair(a, b), pair(c, d), pair(e, f), pair(g, h));
-            [a, b, c, d, e, f, g, h].map(|line| _mm512_castps_si512(line))
+            let ([a, b], [c, d], [e, f], [g, h]) = (pair(a, b), pair(c, d), pair(e, f), pair(g, h));
+            [a, b, c, d, e, f, g, h]
         }
     }
     #[inline(always)]
@@ -115,10 +133,18 @@ impl Matrices for Amx {
                 rows: [m, m, m, m, m, m, INPUTS as u8 / 4, INPUTS as u8 / 4, 0, 0, 0, 0, 0, 0, 0, 0],
             };
             // SAFETY: see above; the configuration is one of palette 1, sizes being at most 16 rows of 64 bytes.
-            unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, preserves_flags, readonly)) }
+            unsafe {
+                asm!(
+                    "ldtilecfg [{}]",
+                    in(reg) &config,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack, preserves_flags, readonly),
+                );
+            }
             CONFIGURED.set((rows, INPUTS));
         }
-        Open { rows, here: PhantomData }
+        Open { here: PhantomData }
     }
 }
 
@@ -131,7 +157,8 @@ impl Matrix<Amx> for Open {
         high: &Lines,
         sums: &mut [Sums; 2],
     ) {
-        assert_eq!(x.len(), self.rows, "rows of matrices");
+        const { assert!(QUARTER < 4) };
+        self.check(x.len(), 64);
         macro_rules! quarter {
             ($before:literal, $high:literal, $after:literal) => {
                 // SAFETY: see above. Rows of activations are as many as are configured, and 256 bytes of codes begin each, of which 64 are read; so
@@ -152,7 +179,7 @@ impl Matrix<Amx> for Open {
                         high = in(reg) high.0.as_ptr().wrapping_add(16 * QUARTER),
                         sums = in(reg) sums.as_mut_ptr(),
                         line = in(reg) LINE,
-                        out("tmm4") _, out("tmm6") _, out("tmm7") _,
+                        out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
                         options(nostack, preserves_flags),
                     );
                 }
@@ -179,7 +206,8 @@ impl Matrix<Amx> for Open {
         lines: &Lines,
         sums: &mut [Sums],
     ) {
-        assert_eq!(x.len(), self.rows, "rows of matrices");
+        const { assert!(QUARTER < 4) };
+        self.check(x.len(), GROUP.min(64));
         macro_rules! group {
             ($group:expr, $($more:literal),*) => {{
                 let group = $group;
