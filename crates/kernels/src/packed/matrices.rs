@@ -141,267 +141,287 @@ struct Many<'a, 'b, M> {
     out: &'a mut [[f32; TILE_ROWS]],
 }
 
-/// A block of a tile, ready to be multiplied. (A trait, as closures are not inlined where they have to be.)
-trait Block<M: Matrices> {
-    /// What rows of activations give.
-    type Sums;
-    /// Multiplies as many rows as are multiplied at once, a quarter after the other.
-    fn multiply<const QUARTER: usize>(&self, x: &[Rounded], sums: &mut Self::Sums);
-    /// The value of one of them.
-    fn value(&self, sums: &Self::Sums, row: usize, x: &Rounded) -> Float<M>;
-
-    /// All quarters, while the second half of what comes next is asked for: of a block of so many bytes.
+impl<M: Matrices> ByKind for Many<'_, '_, M> {
     #[inline(always)]
-    fn multiply_all(&self, t: M::Tile, x: &[Rounded], sums: &mut Self::Sums, ahead: Ahead, bytes: usize) {
-        self.multiply::<0>(x, sums);
-        ahead.ask(t, bytes, 4, 0, 1);
-        self.multiply::<1>(x, sums);
-        ahead.ask(t, bytes, 5, 0, 1);
-        self.multiply::<2>(x, sums);
-        ahead.ask(t, bytes, 6, 0, 1);
-        self.multiply::<3>(x, sums);
-        ahead.ask(t, bytes, 7, 0, 1);
+    fn k_quant<R: Read>(self) {
+        self.multiply::<KQuants<R>>();
     }
-    /// Adds the values of a quarter of sixteen rows.
     #[inline(always)]
-    fn add<const QUARTER: usize>(
-        &self,
-        t: M::Tile,
-        sums: &Self::Sums,
-        x: &[Rounded; MATRIX_ROWS],
-        out: &mut [[f32; TILE_ROWS]; MATRIX_ROWS],
-    ) {
-        for r in 4 * QUARTER..4 * QUARTER + 4 {
-            add_value(t, &x[r], self.value(sums, r, &x[r]), &mut out[r], 0);
+    fn sixteenths<R: Read, const MINS: bool>(self) {
+        self.multiply::<Sixteenths<R, MINS>>();
+    }
+    #[inline(always)]
+    fn grouped<R: Read, G: Group>(self) {
+        match G::GROUP {
+            16 => self.multiply::<Groups<R, G, 16, 16>>(),
+            32 => self.multiply::<Groups<R, G, 32, 8>>(),
+            64 => self.multiply::<Groups<R, G, 64, 4>>(),
+            _ => self.multiply::<Groups<R, G, 128, 2>>(),
         }
     }
 }
 
-/// Multiplies as many rows at once as there are, up to sixteen, and ends with the value of each: the last ones may be multiplied again, so
-/// that all matrices are of one size. What waits for sums does so while the next are made.
-#[inline(always)]
-fn each_row<M: Matrices, B: Block<M>>(
-    m: M,
-    block: &B,
-    xs: &[Rounded],
-    outs: &mut [[f32; TILE_ROWS]],
-    (ahead, bytes): (Ahead, usize),
-    [mut sums, mut next]: [&mut B::Sums; 2],
-) {
-    let t = m.tile();
-    let rows = xs.len();
-    let last = rows.saturating_sub(MATRIX_ROWS);
-    block.multiply_all(t, &xs[..rows.min(MATRIX_ROWS)], sums, ahead, bytes);
-    let (wholes, rest) = outs.as_chunks_mut::<MATRIX_ROWS>();
-    for (n, (x, out)) in xs.as_chunks::<MATRIX_ROWS>().0.iter().zip(wholes).enumerate() {
-        let behind = (n + 1) * MATRIX_ROWS;
-        if behind < rows {
-            let behind = &xs[behind.min(last)..][..MATRIX_ROWS];
-            block.multiply::<0>(behind, next);
-            block.add::<0>(t, sums, x, out);
-            block.multiply::<1>(behind, next);
-            block.add::<1>(t, sums, x, out);
-            block.multiply::<2>(behind, next);
-            block.add::<2>(t, sums, x, out);
-            block.multiply::<3>(behind, next);
-            block.add::<3>(t, sums, x, out);
-        } else {
-            for r in 0..MATRIX_ROWS {
-                add_value(t, &x[r], block.value(sums, r, &x[r]), &mut out[r], 0);
+/// What blocks are made of. (A trait, as closures are not inlined where they have to be.)
+trait Blocks<M: Matrices> {
+    /// Bytes of a block of a tile.
+    const BYTES: usize;
+    /// Inputs that are multiplied at once.
+    const INPUTS: usize;
+    /// What stands beside the codes.
+    type Scales;
+    /// What rows of activations give.
+    type Sums;
+
+    /// Reads the scales of a block.
+    fn scales(m: M, brain: bool, block: &[u8]) -> Self::Scales;
+    /// Makes lines of the codes of inputs 32 s .. 32 s + 32.
+    fn decode(m: M, block: &[u8], scales: &Self::Scales, s: usize, low: &mut Lines, high: &mut Lines);
+    /// Multiplies as many rows as are multiplied at once, a quarter after the other.
+    fn multiply<const QUARTER: usize>(open: &M::Open, x: &[Rounded], low: &Lines, high: &Lines, sums: &mut Self::Sums);
+    /// The value of one of them.
+    fn value(m: M, scales: &Self::Scales, sums: &Self::Sums, row: usize, x: &Rounded) -> Float<M>;
+    /// Sums, twice.
+    fn sums(all: &mut [Sums; 32]) -> [&mut Self::Sums; 2];
+}
+
+impl<M: Matrices> Many<'_, '_, M> {
+    /// Block by block: its codes are made ready, and all rows pass by them.
+    #[inline(always)]
+    fn multiply<B: Blocks<M>>(self) {
+        let Self { m, product, out } = self;
+        let rows = product.rows.len().min(MATRIX_ROWS);
+        let open = match B::INPUTS {
+            16 => m.open::<16>(rows),
+            32 => m.open::<32>(rows),
+            _ => m.open::<64>(rows),
+        };
+        let mut scratch = Scratch::take();
+        let Scratch { low, high, sums } = &mut *scratch;
+        let [sums, next] = B::sums(sums);
+        for (number, block) in product.blocks.chunks_exact(B::BYTES).enumerate() {
+            let ahead = Ahead::of(product, block, 0);
+            let scales = B::scales(m, product.kind.brain(), block);
+            for s in 0..8 {
+                B::decode(m, block, &scales, s, low, high);
+                // The second half is asked for while the first rows are multiplied.
+                ahead.ask(m.tile(), B::BYTES, s / 2, s % 2, 2);
             }
+            let ready = Ready::<M, B> { m, open: &open, low, high, scales };
+            ready.each_row(ahead, &product.x.of_rows(number)[product.rows.clone()], out, [sums, next]);
         }
-        std::mem::swap(&mut sums, &mut next);
+        scratch.put_back();
     }
-    let first = rows - rest.len();
-    for (i, (x, out)) in xs[first..].iter().zip(rest).enumerate() {
-        add_value(t, x, block.value(sums, first + i - first.min(last), x), out, 0);
+}
+
+/// A block that is ready to be multiplied.
+struct Ready<'a, M: Matrices, B: Blocks<M>> {
+    m: M,
+    open: &'a M::Open,
+    low: &'a Lines,
+    high: &'a Lines,
+    scales: B::Scales,
+}
+
+impl<M: Matrices, B: Blocks<M>> Ready<'_, M, B> {
+    /// Multiplies as many rows at once as there are, up to sixteen, and ends with the value of each: the last ones may be multiplied again,
+    /// so that all matrices are of one size. What waits for sums does so while the next are made.
+    #[inline(always)]
+    fn each_row(
+        &self,
+        ahead: Ahead,
+        xs: &[Rounded],
+        outs: &mut [[f32; TILE_ROWS]],
+        [mut sums, mut next]: [&mut B::Sums; 2],
+    ) {
+        let rows = xs.len();
+        let last = rows.saturating_sub(MATRIX_ROWS);
+        let first = &xs[..rows.min(MATRIX_ROWS)];
+        self.multiply::<0>(first, sums);
+        ahead.ask(self.m.tile(), B::BYTES, 4, 0, 1);
+        self.multiply::<1>(first, sums);
+        ahead.ask(self.m.tile(), B::BYTES, 5, 0, 1);
+        self.multiply::<2>(first, sums);
+        ahead.ask(self.m.tile(), B::BYTES, 6, 0, 1);
+        self.multiply::<3>(first, sums);
+        ahead.ask(self.m.tile(), B::BYTES, 7, 0, 1);
+        let (wholes, rest) = outs.as_chunks_mut::<MATRIX_ROWS>();
+        for (n, (x, out)) in xs.as_chunks::<MATRIX_ROWS>().0.iter().zip(wholes).enumerate() {
+            let behind = (n + 1) * MATRIX_ROWS;
+            if behind < rows {
+                let behind = &xs[behind.min(last)..][..MATRIX_ROWS];
+                self.multiply::<0>(behind, next);
+                self.add::<0>(sums, x, out);
+                self.multiply::<1>(behind, next);
+                self.add::<1>(sums, x, out);
+                self.multiply::<2>(behind, next);
+                self.add::<2>(sums, x, out);
+                self.multiply::<3>(behind, next);
+                self.add::<3>(sums, x, out);
+            } else {
+                for r in 0..MATRIX_ROWS {
+                    self.add_row(sums, r, &x[r], &mut out[r]);
+                }
+            }
+            std::mem::swap(&mut sums, &mut next);
+        }
+        let first = rows - rest.len();
+        for (i, (x, out)) in xs[first..].iter().zip(rest).enumerate() {
+            self.add_row(sums, first + i - first.min(last), x, out);
+        }
+    }
+
+    #[inline(always)]
+    fn multiply<const QUARTER: usize>(&self, x: &[Rounded], sums: &mut B::Sums) {
+        B::multiply::<QUARTER>(self.open, x, self.low, self.high, sums);
+    }
+
+    /// Adds the values of a quarter of sixteen rows.
+    #[inline(always)]
+    fn add<const QUARTER: usize>(
+        &self,
+        sums: &B::Sums,
+        x: &[Rounded; MATRIX_ROWS],
+        out: &mut [[f32; TILE_ROWS]; MATRIX_ROWS],
+    ) {
+        for r in 4 * QUARTER..4 * QUARTER + 4 {
+            self.add_row(sums, r, &x[r], &mut out[r]);
+        }
+    }
+
+    #[inline(always)]
+    fn add_row(&self, sums: &B::Sums, row: usize, x: &Rounded, out: &mut [f32; TILE_ROWS]) {
+        add_value(self.m.tile(), x, B::value(self.m, &self.scales, sums, row, x), out, 0);
     }
 }
 
 /// Twice N of the sums.
 #[inline(always)]
-fn pair<const N: usize>(sums: &mut [Sums; 32]) -> (&mut [Sums; N], &mut [Sums; N]) {
+fn pair<const N: usize>(sums: &mut [Sums; 32]) -> [&mut [Sums; N]; 2] {
     const { assert!(N <= 16) };
     match sums.as_chunks_mut::<N>().0 {
-        [first, second, ..] => (first, second),
+        [first, second, ..] => [first, second],
         _ => unreachable!("two of 16 are 32"),
     }
 }
 
-/// A block whose codes are multiplied by their scales: two bytes, `S` of them with a sign, of which the second is worth 2^SHIFT.
-struct Scaled<'a, M: Matrices, S, const SHIFT: u32, const SIGNED: bool> {
-    m: M,
-    open: &'a M::Open,
-    low: &'a Lines,
-    high: &'a Lines,
-    scales: S,
-}
+/// Blocks of a K-quant: codes times scales are low + 8 high.
+struct KQuants<R>(PhantomData<R>);
 
-impl<M: Matrices, S: Scales<M::Tile>, const SHIFT: u32, const SIGNED: bool> Block<M>
-    for Scaled<'_, M, S, SHIFT, SIGNED>
-{
+impl<M: Matrices, R: Read> Blocks<M> for KQuants<R> {
+    const BYTES: usize = K_HEADER + R::BYTES;
+    const INPUTS: usize = 64;
+    type Scales = KScales<M::Tile>;
     type Sums = [Sums; 2];
 
     #[inline(always)]
-    fn multiply<const QUARTER: usize>(&self, x: &[Rounded], sums: &mut [Sums; 2]) {
-        self.open.multiply::<SIGNED, QUARTER>(x, self.low, self.high, sums);
+    fn scales(m: M, _: bool, block: &[u8]) -> Self::Scales {
+        KScales::read(m.tile(), block, 0)
     }
     #[inline(always)]
-    fn value(&self, [low, high]: &[Sums; 2], row: usize, x: &Rounded) -> Float<M> {
-        self.scales.value(self.m.tile(), self.m.joined::<SHIFT>(&low.0[row], &high.0[row]), x)
+    fn decode(m: M, block: &[u8], scales: &Self::Scales, s: usize, low: &mut Lines, high: &mut Lines) {
+        let lines = m.lines(R::read(m.tile(), &block[K_HEADER..], s, 0));
+        for (i, line) in lines.into_iter().enumerate() {
+            let products = m.times(line, scales.factors[s]);
+            m.put(products[0], &mut low.0[8 * s + i]);
+            m.put(products[1], &mut high.0[8 * s + i]);
+        }
+    }
+    #[inline(always)]
+    fn multiply<const QUARTER: usize>(open: &M::Open, x: &[Rounded], low: &Lines, high: &Lines, sums: &mut [Sums; 2]) {
+        open.multiply::<false, QUARTER>(x, low, high, sums);
+    }
+    #[inline(always)]
+    fn value(m: M, scales: &Self::Scales, [low, high]: &[Sums; 2], row: usize, x: &Rounded) -> Float<M> {
+        scales.value(m.tile(), m.joined::<3>(&low.0[row], &high.0[row]), x)
+    }
+    #[inline(always)]
+    fn sums(all: &mut [Sums; 32]) -> [&mut [Sums; 2]; 2] {
+        pair(all)
     }
 }
 
-/// A block of GROUPS groups of GROUP inputs.
-struct Grouped<'a, M: Matrices, G, const GROUP: usize, const GROUPS: usize> {
-    m: M,
-    open: &'a M::Open,
-    lines: &'a Lines,
-    beside: [(Float<M>, Float<M>); GROUPS],
-    group: PhantomData<G>,
+/// Blocks with scales for each 16 inputs: centred codes times scales are low + 256 high.
+struct Sixteenths<R, const MINS: bool>(PhantomData<R>);
+
+impl<M: Matrices, R: Read, const MINS: bool> Blocks<M> for Sixteenths<R, MINS> {
+    const BYTES: usize = SIXTEENTHS + R::BYTES;
+    const INPUTS: usize = 64;
+    type Scales = SixteenthScales<M::Tile, MINS>;
+    type Sums = [Sums; 2];
+
+    #[inline(always)]
+    fn scales(m: M, _: bool, block: &[u8]) -> Self::Scales {
+        SixteenthScales::read(m.tile(), block, 0)
+    }
+    #[inline(always)]
+    fn decode(m: M, block: &[u8], scales: &Self::Scales, s: usize, low: &mut Lines, high: &mut Lines) {
+        let lines = m.lines(R::read(m.tile(), &block[SIXTEENTHS..], s, 0));
+        for (i, line) in lines.into_iter().enumerate() {
+            let products = m.times_centred(line, scales.factors[s][i / 4]);
+            m.put(products[0], &mut low.0[8 * s + i]);
+            m.put(products[1], &mut high.0[8 * s + i]);
+        }
+    }
+    #[inline(always)]
+    fn multiply<const QUARTER: usize>(open: &M::Open, x: &[Rounded], low: &Lines, high: &Lines, sums: &mut [Sums; 2]) {
+        open.multiply::<true, QUARTER>(x, low, high, sums);
+    }
+    #[inline(always)]
+    fn value(m: M, scales: &Self::Scales, [low, high]: &[Sums; 2], row: usize, x: &Rounded) -> Float<M> {
+        scales.value(m.tile(), m.joined::<8>(&low.0[row], &high.0[row]), x)
+    }
+    #[inline(always)]
+    fn sums(all: &mut [Sums; 32]) -> [&mut [Sums; 2]; 2] {
+        pair(all)
+    }
 }
 
-impl<M: Matrices, G: Group, const GROUP: usize, const GROUPS: usize> Block<M> for Grouped<'_, M, G, GROUP, GROUPS> {
+/// Blocks of GROUPS groups of GROUP inputs.
+struct Groups<R, G, const GROUP: usize, const GROUPS: usize>(PhantomData<(R, G)>);
+
+impl<M: Matrices, R: Read, G: Group, const GROUP: usize, const GROUPS: usize> Blocks<M>
+    for Groups<R, G, GROUP, GROUPS>
+{
+    const BYTES: usize = G::HEADER + R::BYTES;
+    const INPUTS: usize = if GROUP < 64 { GROUP } else { 64 };
+    type Scales = [(Float<M>, Float<M>); GROUPS];
     type Sums = [Sums; GROUPS];
 
     #[inline(always)]
-    fn multiply<const QUARTER: usize>(&self, x: &[Rounded], sums: &mut [Sums; GROUPS]) {
-        self.open.multiply_groups::<GROUP, QUARTER>(x, self.lines, sums);
+    fn scales(m: M, brain: bool, block: &[u8]) -> Self::Scales {
+        let mut scales = [(m.tile().splat(0.0), m.tile().splat(0.0)); GROUPS];
+        for (group, scales) in scales.iter_mut().enumerate() {
+            *scales = G::beside(m.tile(), brain, block, group, 0);
+        }
+        scales
     }
     #[inline(always)]
-    fn value(&self, sums: &[Sums; GROUPS], row: usize, x: &Rounded) -> Float<M> {
-        let mut value = self.m.tile().splat(0.0);
-        for (group, (sums, &beside)) in sums.iter().zip(&self.beside).enumerate() {
-            value = G::add(self.m.tile(), beside, self.m.int(&sums.0[row]), x, group, value);
+    fn decode(m: M, block: &[u8], _: &Self::Scales, s: usize, low: &mut Lines, _: &mut Lines) {
+        let lines = m.lines(R::read(m.tile(), &block[G::HEADER..], s, 0));
+        for (i, line) in lines.into_iter().enumerate() {
+            m.put(line, &mut low.0[8 * s + i]);
+        }
+    }
+    #[inline(always)]
+    fn multiply<const QUARTER: usize>(
+        open: &M::Open,
+        x: &[Rounded],
+        low: &Lines,
+        _: &Lines,
+        sums: &mut [Sums; GROUPS],
+    ) {
+        open.multiply_groups::<GROUP, QUARTER>(x, low, sums);
+    }
+    #[inline(always)]
+    fn value(m: M, scales: &Self::Scales, sums: &[Sums; GROUPS], row: usize, x: &Rounded) -> Float<M> {
+        let mut value = m.tile().splat(0.0);
+        for (group, (sums, &scales)) in sums.iter().zip(scales).enumerate() {
+            value = G::add(m.tile(), scales, m.int(&sums.0[row]), x, group, value);
         }
         value
     }
-}
-
-impl<M: Matrices> Many<'_, '_, M> {
-    /// Rows that are multiplied at once.
     #[inline(always)]
-    fn size(&self) -> usize {
-        self.product.rows.len().min(MATRIX_ROWS)
-    }
-
-    /// GROUPS groups of GROUP inputs make a block.
-    #[inline(always)]
-    fn groups<R: Read, G: Group, const GROUP: usize, const GROUPS: usize>(self) {
-        let open = match GROUP {
-            16 => self.m.open::<16>(self.size()),
-            32 => self.m.open::<32>(self.size()),
-            _ => self.m.open::<64>(self.size()),
-        };
-        let Self { m, product, out } = self;
-        let t = m.tile();
-        let mut scratch = Scratch::take();
-        let Scratch { low, sums, .. } = &mut *scratch;
-        let (sums, next) = pair::<GROUPS>(sums);
-        for (number, block) in product.blocks.chunks_exact(G::HEADER + R::BYTES).enumerate() {
-            let (header, area) = block.split_at(G::HEADER);
-            let ahead = Ahead::of(product, block, 0);
-            let mut beside = [(t.splat(0.0), t.splat(0.0)); GROUPS];
-            for (group, beside) in beside.iter_mut().enumerate() {
-                *beside = G::beside(t, product.kind.brain(), header, group, 0);
-            }
-            for s in 0..8 {
-                let lines = m.lines(R::read(t, area, s, 0));
-                for (i, line) in lines.into_iter().enumerate() {
-                    m.put(line, &mut low.0[8 * s + i]);
-                }
-                ahead.ask(t, G::HEADER + R::BYTES, s / 2, s % 2, 2);
-            }
-            let block = Grouped::<M, G, GROUP, GROUPS> { m, open: &open, lines: low, beside, group: PhantomData };
-            each_row(
-                m,
-                &block,
-                &product.x.of_rows(number)[product.rows.clone()],
-                out,
-                (ahead, G::HEADER + R::BYTES),
-                [sums, next],
-            );
-        }
-        scratch.put_back();
-    }
-}
-
-impl<M: Matrices> ByKind for Many<'_, '_, M> {
-    #[inline(always)]
-    fn k_quant<R: Read>(self) {
-        let open = self.m.open::<64>(self.size());
-        let Self { m, product, out } = self;
-        let t = m.tile();
-        let mut scratch = Scratch::take();
-        let Scratch { low, high, sums } = &mut *scratch;
-        let (sums, next) = pair::<2>(sums);
-        for (number, block) in product.blocks.chunks_exact(K_HEADER + R::BYTES).enumerate() {
-            let (header, area) = block.split_at(K_HEADER);
-            let ahead = Ahead::of(product, block, 0);
-            let scales = KScales::read(t, header, 0);
-            for (s, &factor) in scales.factors.iter().enumerate() {
-                let lines = m.lines(R::read(t, area, s, 0));
-                for (i, line) in lines.into_iter().enumerate() {
-                    let products = m.times(line, factor);
-                    m.put(products[0], &mut low.0[8 * s + i]);
-                    m.put(products[1], &mut high.0[8 * s + i]);
-                }
-                ahead.ask(t, K_HEADER + R::BYTES, s / 2, s % 2, 2);
-            }
-            let block = Scaled::<M, _, 3, false> { m, open: &open, low, high, scales };
-            each_row(
-                m,
-                &block,
-                &product.x.of_rows(number)[product.rows.clone()],
-                out,
-                (ahead, K_HEADER + R::BYTES),
-                [sums, next],
-            );
-        }
-        scratch.put_back();
-    }
-
-    #[inline(always)]
-    fn sixteenths<R: Read, const MINS: bool>(self) {
-        let open = self.m.open::<64>(self.size());
-        let Self { m, product, out } = self;
-        let t = m.tile();
-        let mut scratch = Scratch::take();
-        let Scratch { low, high, sums } = &mut *scratch;
-        let (sums, next) = pair::<2>(sums);
-        for (number, block) in product.blocks.chunks_exact(SIXTEENTHS + R::BYTES).enumerate() {
-            let (header, area) = block.split_at(SIXTEENTHS);
-            let ahead = Ahead::of(product, block, 0);
-            let scales = SixteenthScales::<_, MINS>::read(t, header, 0);
-            for (s, factors) in scales.factors.iter().enumerate() {
-                let lines = m.lines(R::read(t, area, s, 0));
-                for (i, line) in lines.into_iter().enumerate() {
-                    let products = m.times_centred(line, factors[i / 4]);
-                    m.put(products[0], &mut low.0[8 * s + i]);
-                    m.put(products[1], &mut high.0[8 * s + i]);
-                }
-                ahead.ask(t, SIXTEENTHS + R::BYTES, s / 2, s % 2, 2);
-            }
-            let block = Scaled::<M, _, 8, true> { m, open: &open, low, high, scales };
-            each_row(
-                m,
-                &block,
-                &product.x.of_rows(number)[product.rows.clone()],
-                out,
-                (ahead, SIXTEENTHS + R::BYTES),
-                [sums, next],
-            );
-        }
-        scratch.put_back();
-    }
-
-    #[inline(always)]
-    fn grouped<R: Read, G: Group>(self) {
-        match G::GROUP {
-            16 => self.groups::<R, G, 16, 16>(),
-            32 => self.groups::<R, G, 32, 8>(),
-            64 => self.groups::<R, G, 64, 4>(),
-            _ => self.groups::<R, G, 128, 2>(),
-        }
+    fn sums(all: &mut [Sums; 32]) -> [&mut [Sums; GROUPS]; 2] {
+        pair(all)
     }
 }
