@@ -1,6 +1,6 @@
-//! The products themselves, one tile against rows of activations, written over [`Tile`].
+//! The products themselves, tiles against rows of activations, written over [`Tile`].
 //!
-//! Block by block of 256 inputs, ascending: the codes are read once, as bytes, and all rows pass by them. Per row, the integer
+//! Block by block of 256 inputs, ascending, of each tile by turns: the codes are read once, as bytes, and all rows pass by them. Per row, the integer
 //! sums are exact; how they become a `value` is said at each kind; then y = scale * value + y by fused multiply-add,
 //! the scale being that of the activations. Rows are taken together to reuse what was read; each is computed as if it were alone.
 
@@ -11,20 +11,31 @@ use super::read::Read;
 use super::scales::{Group, KScales, Scales, SixteenthScales, add_value};
 use super::tile::{LINE, TILE_ROWS, Tile};
 use super::{Rows, TileProduct};
+use crate::isa::finds_streams;
 use std::marker::PhantomData;
 
 /// How [`product`] likes rows.
 #[inline(always)]
 pub(crate) fn rows<T: Tile>(_: T, _: Kind, rows: &mut Rows) {
-    *rows =
-        Rows { exactly: T::TOGETHER, many: 2 * T::TOGETHER + 1, panel: 32..128, step: 8, bytes: size_of::<Rounded>() };
+    *rows = Rows {
+        exactly: T::TOGETHER,
+        many: 2 * T::TOGETHER + 1,
+        panel: 32..128,
+        step: 8,
+        streams: if finds_streams() { 1 } else { STREAMS },
+        bytes: size_of::<Rounded>(),
+    };
 }
+
+/// Tiles that pass by few rows by turns, block by block: a processor sends for what follows a stream by itself, but only so far, and so for more
+/// where there are more streams.
+pub(super) const STREAMS: usize = 4;
 
 /// Any number of rows.
 pub(crate) const ANY: usize = 0;
 
-/// One tile against exactly ROWS rows of activations, at most as many as the instruction set takes together, or against any
-/// number of them, where that is [`ANY`]: adds to `out[r]` the sixteen sums of row r.
+/// Tiles against exactly ROWS rows of activations, at most as many as the instruction set takes together, or against any
+/// number of them, where that is [`ANY`]: adds to `out[r]` the sixteen sums of row r, for each tile after the other.
 ///
 /// Each number of rows is a function of its own, so that the compiler looks after the registers of one loop at a time.
 #[inline(always)]
@@ -87,15 +98,19 @@ fn read<T: Tile, R: Read>(t: T, area: &[u8], part: usize) -> Ready<T> {
     ]
 }
 
-/// What is asked for while rows are multiplied: the lines four blocks on, which is about the time that memory takes. Evenly
+/// What is asked for while rows are multiplied: the lines that come after four blocks, which is about the time that memory takes. Evenly
 /// between the rows, since a burst of requests would hold up the loads behind it.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead(Option<*const u8>);
 
 impl Ahead {
     #[inline(always)]
-    pub(super) fn of(product: &TileProduct<'_>, block: &[u8], part: usize) -> Self {
-        Self((part == 0 && product.ask).then(|| block.as_ptr().wrapping_add(4 * block.len())))
+    pub(super) fn of(product: &TileProduct<'_>, [tile, number]: [usize; 2], bytes: usize, part: usize) -> Self {
+        let (blocks, after) = (product.x.blocks(), STREAMS / product.tiles.min(STREAMS));
+        // The thread's next tiles follow its present ones.
+        let tile = if number + after < blocks { tile } else { tile + product.tiles - 1 };
+        let at = (tile * blocks + number + after) * bytes;
+        Self((part == 0 && product.ask).then(|| product.data.as_ptr().wrapping_add(at)))
     }
 
     /// Asks for one of `shares` shares of an eighth of a block of so many bytes.
@@ -156,15 +171,18 @@ impl<T: Tile, const ROWS: usize> ByKind for Exactly<'_, '_, T, ROWS> {
     #[inline(always)]
     fn k_quant<R: Read>(self) {
         let Self { t, product, out } = self;
-        for part in 0..T::PARTS {
-            for (number, block) in product.blocks.chunks_exact(K_HEADER + R::BYTES).enumerate() {
-                let (header, area) = block.split_at(K_HEADER);
-                let scales = KScales::read(t, header, part);
-                let xs = &product.x.of_rows(number)[product.rows.clone()];
-                let mut ahead = Ahead::of(product, block, part);
-                by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y| k_rows::<T, R, _>(
-                    t, ahead, lines, &scales, part, x, y
-                ));
+        for number in 0..product.x.blocks() {
+            let xs = &product.x.of_rows(number)[product.rows.clone()];
+            for (tile, out) in out.chunks_exact_mut(xs.len()).enumerate() {
+                let block = product.block(tile, number, K_HEADER + R::BYTES);
+                for part in 0..T::PARTS {
+                    let (header, area) = block.split_at(K_HEADER);
+                    let scales = KScales::read(t, header, part);
+                    let mut ahead = Ahead::of(product, [tile, number], block.len(), part);
+                    by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y| k_rows::<T, R, _>(
+                        t, ahead, lines, &scales, part, x, y
+                    ));
+                }
             }
         }
     }
@@ -172,15 +190,18 @@ impl<T: Tile, const ROWS: usize> ByKind for Exactly<'_, '_, T, ROWS> {
     #[inline(always)]
     fn sixteenths<R: Read, const MINS: bool>(self) {
         let Self { t, product, out } = self;
-        for part in 0..T::PARTS {
-            for (number, block) in product.blocks.chunks_exact(SIXTEENTHS + R::BYTES).enumerate() {
-                let (header, area) = block.split_at(SIXTEENTHS);
-                let scales = SixteenthScales::<T, MINS>::read(t, header, part);
-                let xs = &product.x.of_rows(number)[product.rows.clone()];
-                let mut ahead = Ahead::of(product, block, part);
-                by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y| sixteenths_rows::<T, R, MINS, _>(
-                    t, ahead, lines, &scales, part, x, y
-                ));
+        for number in 0..product.x.blocks() {
+            let xs = &product.x.of_rows(number)[product.rows.clone()];
+            for (tile, out) in out.chunks_exact_mut(xs.len()).enumerate() {
+                let block = product.block(tile, number, SIXTEENTHS + R::BYTES);
+                for part in 0..T::PARTS {
+                    let (header, area) = block.split_at(SIXTEENTHS);
+                    let scales = SixteenthScales::<T, MINS>::read(t, header, part);
+                    let mut ahead = Ahead::of(product, [tile, number], block.len(), part);
+                    by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y| sixteenths_rows::<T, R, MINS, _>(
+                        t, ahead, lines, &scales, part, x, y
+                    ));
+                }
             }
         }
     }
@@ -189,15 +210,18 @@ impl<T: Tile, const ROWS: usize> ByKind for Exactly<'_, '_, T, ROWS> {
     fn grouped<R: Read, G: Group>(self) {
         let Self { t, product, out } = self;
         let brain = product.kind.brain();
-        for part in 0..T::PARTS {
-            for (number, block) in product.blocks.chunks_exact(G::HEADER + R::BYTES).enumerate() {
-                let (header, area) = block.split_at(G::HEADER);
-                let beside = Beside { header, brain, part };
-                let xs = &product.x.of_rows(number)[product.rows.clone()];
-                let mut ahead = Ahead::of(product, block, part);
-                by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y| grouped_rows::<T, R, G, _>(
-                    t, ahead, lines, beside, x, y
-                ));
+        for number in 0..product.x.blocks() {
+            let xs = &product.x.of_rows(number)[product.rows.clone()];
+            for (tile, out) in out.chunks_exact_mut(xs.len()).enumerate() {
+                let block = product.block(tile, number, G::HEADER + R::BYTES);
+                for part in 0..T::PARTS {
+                    let (header, area) = block.split_at(G::HEADER);
+                    let beside = Beside { header, brain, part };
+                    let mut ahead = Ahead::of(product, [tile, number], block.len(), part);
+                    by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y| grouped_rows::<T, R, G, _>(
+                        t, ahead, lines, beside, x, y
+                    ));
+                }
             }
         }
     }

@@ -6,7 +6,7 @@
 
 use super::TileProduct;
 use super::activations::Rounded;
-use super::kernels::Ahead;
+use super::kernels::{Ahead, STREAMS};
 use super::kinds::{ByKind, by_kind};
 use super::layout::{BLOCK, K_HEADER, Kind, SIXTEENTHS};
 use super::read::Read;
@@ -125,10 +125,11 @@ type Int<M> = <<M as Matrices>::Tile as Tile>::Int;
 pub(crate) fn rows<M: Matrices>(_: M, kind: Kind, rows: &mut super::Rows) {
     let plain = matches!(kind, Kind::Grouped { group: 64.., .. }) && kind.codes().bits() < 8;
     let many = if plain { M::FROM_PLAIN } else { M::FROM };
-    *rows = super::Rows { exactly: many - 1, many, panel: 48..512, step: MATRIX_ROWS, bytes: BLOCK + 64 };
+    *rows =
+        super::Rows { exactly: many - 1, many, panel: 48..512, step: MATRIX_ROWS, streams: STREAMS, bytes: BLOCK + 64 };
 }
 
-/// One tile against any number of rows of activations: adds to `out[r]` the sixteen sums of row r.
+/// Tiles against any number of rows of activations: adds to `out[r]` the sixteen sums of row r, for each tile after the other.
 #[inline(always)]
 pub(crate) fn product<M: Matrices>(m: M, product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) {
     const { assert!(M::Tile::PARTS == 1) };
@@ -198,16 +199,20 @@ impl<M: Matrices> Many<'_, '_, M> {
         let mut scratch = Scratch::take();
         let Scratch { low, high, sums } = &mut *scratch;
         let [sums, next] = B::sums(sums);
-        for (number, block) in product.blocks.chunks_exact(B::BYTES).enumerate() {
-            let ahead = Ahead::of(product, block, 0);
-            let scales = B::scales(m, product.kind.brain(), block);
-            for s in 0..8 {
-                B::decode(m, block, &scales, s, low, high);
-                // The second half is asked for while the first rows are multiplied.
-                ahead.ask(m.tile(), B::BYTES, s / 2, s % 2, 2);
+        for number in 0..product.x.blocks() {
+            let xs = &product.x.of_rows(number)[product.rows.clone()];
+            for (tile, out) in out.chunks_exact_mut(xs.len()).enumerate() {
+                let block = product.block(tile, number, B::BYTES);
+                let ahead = Ahead::of(product, [tile, number], B::BYTES, 0);
+                let scales = B::scales(m, product.kind.brain(), block);
+                for s in 0..8 {
+                    B::decode(m, block, &scales, s, low, high);
+                    // The second half is asked for while the first rows are multiplied.
+                    ahead.ask(m.tile(), B::BYTES, s / 2, s % 2, 2);
+                }
+                let ready = Ready::<M, B> { m, open: &open, low, high, scales };
+                ready.each_row(ahead, xs, out, [sums, next]);
             }
-            let ready = Ready::<M, B> { m, open: &open, low, high, scales };
-            ready.each_row(ahead, &product.x.of_rows(number)[product.rows.clone()], out, [sums, next]);
         }
         scratch.put_back();
     }
@@ -283,9 +288,12 @@ impl<M: Matrices, B: Blocks<M>> Ready<'_, M, B> {
         x: &[Rounded; MATRIX_ROWS],
         out: &mut [[f32; TILE_ROWS]; MATRIX_ROWS],
     ) {
-        for r in 4 * QUARTER..4 * QUARTER + 4 {
-            self.add_row(sums, r, &x[r], &mut out[r]);
-        }
+        // Written out, as the compiler does not do it everywhere.
+        let [a, b, c, d] = [4 * QUARTER, 4 * QUARTER + 1, 4 * QUARTER + 2, 4 * QUARTER + 3];
+        self.add_row(sums, a, &x[a], &mut out[a]);
+        self.add_row(sums, b, &x[b], &mut out[b]);
+        self.add_row(sums, c, &x[c], &mut out[c]);
+        self.add_row(sums, d, &x[d], &mut out[d]);
     }
 
     #[inline(always)]

@@ -26,13 +26,21 @@ use crate::dispatch::Kernels;
 use crate::isa::finds_streams;
 use crate::pool::{Pool, Shared};
 use layout::Kind;
+use std::cell::Cell;
 use std::ops::Range;
 use tile::TILE_ROWS;
 
-/// Tiles that a thread takes at once.
+/// Tiles that a thread takes at once, if there are enough of them.
 const TOGETHER: usize = 2;
+/// Rows up to which memory is what a product waits for.
+const FEW: usize = 32;
 /// Bytes of activations that stay in the second-level cache while tiles pass by them.
 const PANEL: usize = 768 << 10;
+
+thread_local! {
+    /// What a thread's tiles give; kept, since few rows are done sooner than memory is allocated and freed.
+    static SUMS: Cell<Vec<[f32; TILE_ROWS]>> = const { Cell::new(Vec::new()) };
+}
 
 /// How the kernels of an instruction set like rows of activations.
 #[derive(Default)]
@@ -45,22 +53,52 @@ pub(crate) struct Rows {
     pub panel: Range<usize>,
     /// A divisor of it.
     pub step: usize,
+    /// Tiles that pass by few rows by turns.
+    pub streams: usize,
     /// What is read of 256 activations.
     pub bytes: usize,
 }
 
-/// One tile of weights against some rows of activations.
+impl Rows {
+    /// All rows at once, or in two halves where only those have a kernel.
+    fn parts(&self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let whole = rows.len() <= self.exactly || rows.len() >= self.many;
+        let middle = if whole { rows.end } else { rows.start + rows.len().div_ceil(2) };
+        [rows.start..middle, middle..rows.end].into_iter().filter(|part| !part.is_empty())
+    }
+}
+
+/// One of the products of a job.
+struct Part<'a> {
+    /// Its first claim; those of each product follow those of the one before.
+    first: usize,
+    weight: &'a Packed,
+    out: Shared<'a, f32>,
+    likes: Rows,
+}
+
+/// Tiles of weights against some rows of activations.
 pub(crate) struct TileProduct<'a> {
-    /// How the tile lies.
+    /// How the tiles lie.
     pub kind: Kind,
-    /// The tile's blocks.
-    pub blocks: &'a [u8],
+    /// The tiles, one after the other.
+    pub data: &'a [u8],
+    /// How many they are.
+    pub tiles: usize,
     /// The activations.
     pub x: &'a Activations,
     /// The rows of them.
     pub rows: Range<usize>,
     /// Whether memory is asked for what comes next.
     pub ask: bool,
+}
+
+impl TileProduct<'_> {
+    /// A block of a tile, of so many bytes.
+    #[inline(always)]
+    pub fn block(&self, tile: usize, number: usize, bytes: usize) -> &[u8] {
+        &self.data[(tile * self.x.blocks() + number) * bytes..][..bytes]
+    }
 }
 
 /// A product to be made: the weight (outs, k), and where it goes (rows, outs).
@@ -77,8 +115,7 @@ pub struct Product<'a> {
 /// If the lengths do not belong together.
 pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [Product<'_>]) {
     let rows = x.rows();
-    // Claims of each weight follow those of the one before.
-    let (mut claims, mut panel) = (0, rows.max(1));
+    let (mut tiles, mut panel, mut streams) = (0, rows.max(1), if rows > FEW { 1 } else { usize::MAX });
     let mut parts = Vec::with_capacity(products.len());
     for Product { weight, out } in products {
         let outs = weight.outs();
@@ -88,58 +125,64 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
         kernels.packed_rows(weight.kind(), &mut likes);
         let fits = PANEL / likes.bytes / x.blocks().max(1) / likes.step * likes.step;
         panel = panel.min(fits.clamp(likes.panel.start, likes.panel.end));
-        parts.push((claims, *weight, Shared::new(out), likes));
-        claims += weight.tiles().div_ceil(TOGETHER);
+        streams = streams.min(likes.streams);
+        parts.push(Part { first: 0, weight, out: Shared::new(out), likes });
+        tiles += weight.tiles();
+    }
+    let together = TOGETHER.max(streams).min(tiles / (2 * pool.threads())).max(1);
+    let mut claims = 0;
+    for part in &mut parts {
+        part.first = claims;
+        claims += part.weight.tiles().div_ceil(together);
     }
     let ask = rows > 1 || !finds_streams();
     pool.run(rows.div_ceil(panel) * claims, &|task| {
         let (panel, claim) = (task / claims * panel..rows.min((task / claims + 1) * panel), task % claims);
-        let part = parts.partition_point(|(first, ..)| *first <= claim) - 1;
-        let (first, weight, out, likes) = &parts[part];
-        let (outs, tiles) =
-            (weight.outs(), (claim - first) * TOGETHER..weight.tiles().min((claim - first + 1) * TOGETHER));
-        let mut sums = vec![[0f32; TILE_ROWS]; tiles.len() * panel.len()];
-        for (tile, sums) in tiles.clone().zip(sums.chunks_exact_mut(panel.len())) {
-            let product = TileProduct { kind: weight.kind(), blocks: weight.tile(tile), x, rows: panel.clone(), ask };
-            multiply(kernels, product, likes, sums);
-        }
-        // Row by row, as the rows of the output lie far from each other.
-        for (i, row) in panel.clone().enumerate() {
-            for (tile, sums) in tiles.clone().zip(sums.chunks_exact(panel.len())) {
-                let (sums, columns) = (&sums[i], tile * TILE_ROWS..outs.min((tile + 1) * TILE_ROWS));
-                // SAFETY: tiles are disjoint ranges of columns, panels of rows, and each pair is given to one thread once.
-                let part = unsafe { out.slice(row * outs + columns.start..row * outs + columns.end) };
-                match (weight.factor(), part.as_mut_array()) {
-                    // The length is known: a few moves instead of a call.
-                    (1.0, Some(whole)) => *whole = *sums,
-                    (1.0, None) => part.copy_from_slice(&sums[..columns.len()]),
-                    (factor, _) => part.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * factor),
+        let Part { first, weight, out, likes } = &parts[parts.partition_point(|part| part.first <= claim) - 1];
+        let (outs, kind) = (weight.outs(), weight.kind());
+        let tiles = (claim - first) * together..weight.tiles().min((claim - first + 1) * together);
+        let (mut ask, mut sums) = (ask, SUMS.take());
+        for rows in likes.parts(panel) {
+            sums.clear();
+            sums.resize(tiles.len() * rows.len(), [0.0; TILE_ROWS]);
+            for first in tiles.clone().step_by(streams) {
+                let now = first..tiles.end.min(first + streams);
+                let sums = &mut sums[(first - tiles.start) * rows.len()..(now.end - tiles.start) * rows.len()];
+                let (data, tiles) = (weight.tiles_of(now.clone()), now.len());
+                multiply(kernels, &TileProduct { kind, data, tiles, x, rows: rows.clone(), ask }, likes, sums);
+            }
+            ask = false;
+            // Row by row, as the rows of the output lie far from each other.
+            for (i, row) in rows.clone().enumerate() {
+                for (tile, sums) in tiles.clone().zip(sums.chunks_exact(rows.len())) {
+                    let (sums, columns) = (&sums[i], tile * TILE_ROWS..outs.min((tile + 1) * TILE_ROWS));
+                    // SAFETY: tiles are disjoint ranges of columns, panels of rows, and each pair is given to one thread once.
+                    let part = unsafe { out.slice(row * outs + columns.start..row * outs + columns.end) };
+                    match (weight.factor(), part.as_mut_array()) {
+                        // The length is known: a few moves instead of a call.
+                        (1.0, Some(whole)) => *whole = *sums,
+                        (1.0, None) => part.copy_from_slice(&sums[..columns.len()]),
+                        (factor, _) => part.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * factor),
+                    }
                 }
             }
         }
+        SUMS.set(sums);
     });
 }
 
-/// One tile: by the kernel for exactly as many rows if there is one, in two halves if there is one for those.
-fn multiply(kernels: &Kernels, product: TileProduct<'_>, likes: &Rows, sums: &mut [[f32; TILE_ROWS]]) {
-    let rows = product.rows.clone();
-    match rows.len() {
-        0 => {}
-        n if n >= likes.many => kernels.packed_any(&product, sums),
-        n if n > likes.exactly => {
-            let (first, second) = sums.split_at_mut(n.div_ceil(2));
-            let middle = rows.start + first.len();
-            multiply(kernels, TileProduct { rows: rows.start..middle, ..product }, likes, first);
-            multiply(kernels, TileProduct { rows: middle..rows.end, ask: false, ..product }, likes, second);
-        }
-        1 => kernels.packed_one(&product, sums),
-        2 => kernels.packed_two(&product, sums),
-        3 => kernels.packed_three(&product, sums),
-        4 => kernels.packed_four(&product, sums),
-        5 => kernels.packed_five(&product, sums),
-        6 => kernels.packed_six(&product, sums),
-        7 => kernels.packed_seven(&product, sums),
-        8 => kernels.packed_eight(&product, sums),
-        _ => kernels.packed_any(&product, sums),
+/// Tiles with rows, for whose number there is a kernel.
+fn multiply(kernels: &Kernels, product: &TileProduct<'_>, likes: &Rows, sums: &mut [[f32; TILE_ROWS]]) {
+    match product.rows.len() {
+        n if n >= likes.many => kernels.packed_any(product, sums),
+        1 => kernels.packed_one(product, sums),
+        2 => kernels.packed_two(product, sums),
+        3 => kernels.packed_three(product, sums),
+        4 => kernels.packed_four(product, sums),
+        5 => kernels.packed_five(product, sums),
+        6 => kernels.packed_six(product, sums),
+        7 => kernels.packed_seven(product, sums),
+        8 => kernels.packed_eight(product, sums),
+        _ => kernels.packed_any(product, sums),
     }
 }

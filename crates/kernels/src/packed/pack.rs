@@ -4,6 +4,7 @@ use super::layout::{BLOCK, Kind, Scale, put_codes};
 use super::tile::{LINE, TILE_ROWS};
 use crate::memory::Buffer;
 use glimmer_encoding::{Encoding, GgmlType, Parts, Sixteenths, WeightView, unpack_codes};
+use std::ops::Range;
 
 /// A packed weight matrix (outs, inputs).
 pub struct Packed {
@@ -81,8 +82,9 @@ impl Packed {
         self.outs.div_ceil(TILE_ROWS)
     }
 
-    pub(super) fn tile(&self, tile: usize) -> &[u8] {
-        &self.data[tile * self.tile_bytes..(tile + 1) * self.tile_bytes]
+    /// Some tiles, one after the other.
+    pub(super) fn tiles_of(&self, tiles: Range<usize>) -> &[u8] {
+        &self.data[tiles.start * self.tile_bytes..tiles.end * self.tile_bytes]
     }
 }
 

@@ -224,6 +224,9 @@ fn every_encoding_with_extreme_codes() {
             // More rows than a matrix has.
             let rows = 17 + 8 * i;
             Case { encoding, rows, outs: 18, k: 512, codes, seed: rows as u64 }.check(&pools);
+            // More tiles than pass by the rows at once, and a rest of them.
+            let rows = [1, 5, 12, 3, 8][i];
+            Case { encoding, rows, outs: 150, k: 512, codes, seed: rows as u64 }.check(&pools);
         }
     }
 }

@@ -39,8 +39,17 @@ impl Open {
     /// If the registers are configured for others.
     #[inline(always)]
     fn check(&self, rows: usize, inputs: usize) {
-        assert_eq!(CONFIGURED.get(), (rows, inputs), "rows and inputs of matrices");
+        if CONFIGURED.get() != (rows, inputs) {
+            other(rows, inputs);
+        }
     }
+}
+
+/// Out of the way of those who check.
+#[cold]
+#[inline(never)]
+fn other(rows: usize, inputs: usize) -> ! {
+    panic!("matrices of {rows} rows and {inputs} inputs, where registers are configured for {:?}", CONFIGURED.get())
 }
 
 /// Eight inputs of the rows of either half as four of each row, twice.
