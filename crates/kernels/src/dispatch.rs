@@ -148,23 +148,23 @@ kernels! {
         fn swiglu_row(gate: &mut [f32], up: &[f32]) = elementwise::swiglu;
         /// How products of packed weights like rows.
         fn packed_rows(kind: Kind, rows: &mut packed::Rows) = packed::rows;
-        /// A tile of packed weights and one row.
+        /// Tiles of packed weights and one row.
         fn packed_one(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product::<_, 1>;
-        /// A tile of packed weights and two rows.
+        /// Tiles of packed weights and two rows.
         fn packed_two(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product::<_, 2>;
-        /// A tile of packed weights and three rows.
+        /// Tiles of packed weights and three rows.
         fn packed_three(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product::<_, 3>;
-        /// A tile of packed weights and four rows.
+        /// Tiles of packed weights and four rows.
         fn packed_four(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product::<_, 4>;
-        /// A tile of packed weights and five rows.
+        /// Tiles of packed weights and five rows.
         fn packed_five(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product::<_, 5>;
-        /// A tile of packed weights and six rows.
+        /// Tiles of packed weights and six rows.
         fn packed_six(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product::<_, 6>;
-        /// A tile of packed weights and seven rows.
+        /// Tiles of packed weights and seven rows.
         fn packed_seven(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product::<_, 7>;
-        /// A tile of packed weights and eight rows.
+        /// Tiles of packed weights and eight rows.
         fn packed_eight(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product::<_, 8>;
-        /// A tile of packed weights and any number of rows.
+        /// Tiles of packed weights and any number of rows.
         fn packed_any(product: &TileProduct<'_>, out: &mut [[f32; TILE_ROWS]]) = packed::product::<_, { packed::ANY }>;
         /// Up to 256 activations in 8 bits.
         fn round(x: &[f32], to: &mut MaybeUninit<Rounded>) = packed::round;

@@ -30,6 +30,8 @@ pub(crate) fn rows<T: Tile>(_: T, _: Kind, rows: &mut Rows) {
 /// Tiles that pass by few rows by turns, block by block: a processor sends for what follows a stream by itself, but only so far, and so for more
 /// where there are more streams.
 pub(super) const STREAMS: usize = 4;
+/// Blocks, of all tiles together, that memory is asked ahead for.
+const AHEAD: usize = 4;
 
 /// Any number of rows.
 pub(crate) const ANY: usize = 0;
@@ -98,7 +100,7 @@ fn read<T: Tile, R: Read>(t: T, area: &[u8], part: usize) -> Ready<T> {
     ]
 }
 
-/// What is asked for while rows are multiplied: the lines that come after four blocks, which is about the time that memory takes. Evenly
+/// What is asked for while rows are multiplied: the lines that come after about [`AHEAD`] blocks, which is the time that memory takes. Evenly
 /// between the rows, since a burst of requests would hold up the loads behind it.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead(Option<*const u8>);
@@ -106,7 +108,7 @@ pub(super) struct Ahead(Option<*const u8>);
 impl Ahead {
     #[inline(always)]
     pub(super) fn of(product: &TileProduct<'_>, [tile, number]: [usize; 2], bytes: usize, part: usize) -> Self {
-        let (blocks, after) = (product.x.blocks(), STREAMS / product.tiles.min(STREAMS));
+        let (blocks, after) = (product.x.blocks(), (AHEAD / product.tiles).max(1));
         // The thread's next tiles follow its present ones.
         let tile = if number + after < blocks { tile } else { tile + product.tiles - 1 };
         let at = (tile * blocks + number + after) * bytes;

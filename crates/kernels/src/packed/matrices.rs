@@ -1,4 +1,4 @@
-//! Products of a tile with many rows of activations, for machines that multiply whole matrices of bytes.
+//! Products of tiles with many rows of activations, for machines that multiply whole matrices of bytes.
 //!
 //! Such an instruction adds up many inputs at once, so that scales which are integers have to be in the codes before: a code times its
 //! scale has more bits than a byte, and is taken in two bytes, whose sums are put together at the end. That is the same integer, so

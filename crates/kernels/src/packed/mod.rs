@@ -30,9 +30,9 @@ use std::cell::Cell;
 use std::ops::Range;
 use tile::TILE_ROWS;
 
-/// Tiles that a thread takes at once, if there are enough of them.
+/// Tiles that a thread takes at once, or as many as pass by rows by turns, if there are enough of them.
 const TOGETHER: usize = 2;
-/// Rows up to which memory is what a product waits for.
+/// Rows up to which several tiles pass by them by turns.
 const FEW: usize = 32;
 /// Bytes of activations that stay in the second-level cache while tiles pass by them.
 const PANEL: usize = 768 << 10;
@@ -61,17 +61,17 @@ pub(crate) struct Rows {
 
 impl Rows {
     /// All rows at once, or in two halves where only those have a kernel.
-    fn parts(&self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    fn halves(&self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let whole = rows.len() <= self.exactly || rows.len() >= self.many;
         let middle = if whole { rows.end } else { rows.start + rows.len().div_ceil(2) };
-        [rows.start..middle, middle..rows.end].into_iter().filter(|part| !part.is_empty())
+        [rows.start..middle, middle..rows.end].into_iter().filter(|half| !half.is_empty())
     }
 }
 
 /// One of the products of a job.
-struct Part<'a> {
+struct Share<'a> {
     /// Its first claim; those of each product follow those of the one before.
-    first: usize,
+    first_claim: usize,
     weight: &'a Packed,
     out: Shared<'a, f32>,
     likes: Rows,
@@ -116,7 +116,7 @@ pub struct Product<'a> {
 pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [Product<'_>]) {
     let rows = x.rows();
     let (mut tiles, mut panel, mut streams) = (0, rows.max(1), if rows > FEW { 1 } else { usize::MAX });
-    let mut parts = Vec::with_capacity(products.len());
+    let mut shares = Vec::with_capacity(products.len());
     for Product { weight, out } in products {
         let outs = weight.outs();
         assert_eq!(x.inputs(), weight.inputs(), "inputs of a product");
@@ -126,48 +126,55 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
         let fits = PANEL / likes.bytes / x.blocks().max(1) / likes.step * likes.step;
         panel = panel.min(fits.clamp(likes.panel.start, likes.panel.end));
         streams = streams.min(likes.streams);
-        parts.push(Part { first: 0, weight, out: Shared::new(out), likes });
+        shares.push(Share { first_claim: 0, weight, out: Shared::new(out), likes });
         tiles += weight.tiles();
     }
-    let together = TOGETHER.max(streams).min(tiles / (2 * pool.threads())).max(1);
+    // At least four claims for each thread, so that none waits long for another.
+    let together = TOGETHER.max(streams).min(tiles / (4 * pool.threads())).max(1);
     let mut claims = 0;
-    for part in &mut parts {
-        part.first = claims;
-        claims += part.weight.tiles().div_ceil(together);
+    for share in &mut shares {
+        share.first_claim = claims;
+        claims += share.weight.tiles().div_ceil(together);
     }
     let ask = rows > 1 || !finds_streams();
     pool.run(rows.div_ceil(panel) * claims, &|task| {
         let (panel, claim) = (task / claims * panel..rows.min((task / claims + 1) * panel), task % claims);
-        let Part { first, weight, out, likes } = &parts[parts.partition_point(|part| part.first <= claim) - 1];
+        let share = &shares[shares.partition_point(|share| share.first_claim <= claim) - 1];
+        let Share { first_claim, weight, out, likes } = share;
         let (outs, kind) = (weight.outs(), weight.kind());
-        let tiles = (claim - first) * together..weight.tiles().min((claim - first + 1) * together);
-        let (mut ask, mut sums) = (ask, SUMS.take());
-        for rows in likes.parts(panel) {
-            sums.clear();
-            sums.resize(tiles.len() * rows.len(), [0.0; TILE_ROWS]);
-            for first in tiles.clone().step_by(streams) {
-                let now = first..tiles.end.min(first + streams);
-                let sums = &mut sums[(first - tiles.start) * rows.len()..(now.end - tiles.start) * rows.len()];
-                let (data, tiles) = (weight.tiles_of(now.clone()), now.len());
-                multiply(kernels, &TileProduct { kind, data, tiles, x, rows: rows.clone(), ask }, likes, sums);
+        let first = (claim - first_claim) * together;
+        let claimed = first..weight.tiles().min(first + together);
+        let mut all = SUMS.take();
+        all.clear();
+        all.resize(claimed.len() * panel.len(), [0.0; TILE_ROWS]);
+        for from in claimed.clone().step_by(streams) {
+            let turns = from..claimed.end.min(from + streams);
+            for half in likes.halves(panel.clone()) {
+                let ask = ask && half.start == panel.start;
+                let at = claimed.len() * (half.start - panel.start) + (from - first) * half.len();
+                let sums = &mut all[at..at + turns.len() * half.len()];
+                let (data, tiles) = (weight.tiles_of(turns.clone()), turns.len());
+                multiply(kernels, &TileProduct { kind, data, tiles, x, rows: half, ask }, likes, sums);
             }
-            ask = false;
+        }
+        for half in likes.halves(panel.clone()) {
+            let sums = &all[claimed.len() * (half.start - panel.start)..][..claimed.len() * half.len()];
             // Row by row, as the rows of the output lie far from each other.
-            for (i, row) in rows.clone().enumerate() {
-                for (tile, sums) in tiles.clone().zip(sums.chunks_exact(rows.len())) {
+            for (i, row) in half.clone().enumerate() {
+                for (tile, sums) in claimed.clone().zip(sums.chunks_exact(half.len())) {
                     let (sums, columns) = (&sums[i], tile * TILE_ROWS..outs.min((tile + 1) * TILE_ROWS));
                     // SAFETY: tiles are disjoint ranges of columns, panels of rows, and each pair is given to one thread once.
-                    let part = unsafe { out.slice(row * outs + columns.start..row * outs + columns.end) };
-                    match (weight.factor(), part.as_mut_array()) {
+                    let to = unsafe { out.slice(row * outs + columns.start..row * outs + columns.end) };
+                    match (weight.factor(), to.as_mut_array()) {
                         // The length is known: a few moves instead of a call.
                         (1.0, Some(whole)) => *whole = *sums,
-                        (1.0, None) => part.copy_from_slice(&sums[..columns.len()]),
-                        (factor, _) => part.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * factor),
+                        (1.0, None) => to.copy_from_slice(&sums[..columns.len()]),
+                        (factor, _) => to.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * factor),
                     }
                 }
             }
         }
-        SUMS.set(sums);
+        SUMS.set(all);
     });
 }
 
@@ -183,6 +190,6 @@ fn multiply(kernels: &Kernels, product: &TileProduct<'_>, likes: &Rows, sums: &m
         6 => kernels.packed_six(product, sums),
         7 => kernels.packed_seven(product, sums),
         8 => kernels.packed_eight(product, sums),
-        _ => kernels.packed_any(product, sums),
+        n => unreachable!("{n} rows, for which there is no kernel"),
     }
 }

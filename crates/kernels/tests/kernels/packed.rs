@@ -224,9 +224,17 @@ fn every_encoding_with_extreme_codes() {
             // More rows than a matrix has.
             let rows = 17 + 8 * i;
             Case { encoding, rows, outs: 18, k: 512, codes, seed: rows as u64 }.check(&pools);
-            // More tiles than pass by the rows at once, and a rest of them.
-            let rows = [1, 5, 12, 3, 8][i];
-            Case { encoding, rows, outs: 150, k: 512, codes, seed: rows as u64 }.check(&pools);
+        }
+    }
+}
+
+/// More tiles than pass by rows at once, a rest of them, and a last one that is not full; by as many kernels as there are for few rows.
+#[test]
+fn every_encoding_with_tiles_by_turns() {
+    let pools = [Pool::new(1), Pool::new(3)];
+    for encoding in encodings() {
+        for rows in [1, 5, 12, 20] {
+            Case { encoding, rows, outs: 300, k: 512, codes: Codes::Random, seed: rows as u64 }.check(&pools);
         }
     }
 }
@@ -246,12 +254,12 @@ fn every_shape() {
 #[test]
 fn several_products_of_one_input_are_each_as_alone() {
     let k = 512;
-    let weights: Vec<Packed> = [40, 16, 5, 100]
+    let weights: Vec<Packed> = [800, 16, 5, 100]
         .into_iter()
         .zip([GgmlType::Q4K, GgmlType::Q6K, GgmlType::Q8_0, GgmlType::Q4K].map(Encoding::Ggml))
         .map(|(outs, encoding)| Stored::new(encoding, outs, k, Codes::Random, outs as u64).packed(16))
         .collect();
-    for rows in [1, 3, 150] {
+    for rows in [1, 3, 12, 20, 150] {
         let x = activations(rows, k, 3);
         for kernels in tables() {
             let pool = Pool::new(3);
