@@ -131,37 +131,6 @@ impl Ahead {
     }
 }
 
-/// Calls a kernel for the rows of a block: for all of them where their number is known, else for as many together as the instruction
-/// set likes.
-macro_rules! by_rows {
-    ($t:ident: $tile:ty, $read:ty, ($area:ident, $part:ident), $ahead:ident, $xs:ident, $out:ident,
-     |$lines:ident, $x:ident, $y:ident| $call:expr) => {
-        if ROWS == ANY {
-            let $lines = &read::<$tile, $read>($t, $area, $part);
-            let (mut xs, mut out): (&[Rounded], &mut [[f32; TILE_ROWS]]) = ($xs, &mut *$out);
-            by_rows!(@each $tile, $ahead, xs, out, (8 4 2 1), |$x, $y| $call);
-            let _ = (xs, out);
-        } else {
-            let $lines = Fresh { area: $area, part: $part, read: PhantomData::<$read> };
-            if let (Some($x), Some($y)) = ($xs.as_array::<ROWS>(), $out.as_mut_array::<ROWS>()) {
-                $call;
-            }
-        }
-    };
-    // Kernels for so many rows as often as it goes.
-    (@each $tile:ty, $ahead:ident, $xs:ident, $out:ident, ($($together:literal)*), |$x:ident, $y:ident| $call:expr) => {
-        $(if <$tile>::TOGETHER >= $together {
-            while let Some(($x, xs)) = $xs.split_first_chunk::<$together>()
-                && let Some(($y, out)) = std::mem::take(&mut $out).split_first_chunk_mut::<$together>()
-            {
-                $call;
-                $ahead = Ahead(None);
-                ($xs, $out) = (xs, out);
-            }
-        })*
-    };
-}
-
 /// A product with ROWS rows.
 struct Exactly<'a, 'b, T, const ROWS: usize> {
     t: T,
@@ -172,109 +141,167 @@ struct Exactly<'a, 'b, T, const ROWS: usize> {
 impl<T: Tile, const ROWS: usize> ByKind for Exactly<'_, '_, T, ROWS> {
     #[inline(always)]
     fn k_quant<R: Read>(self) {
-        let Self { t, product, out } = self;
-        for number in 0..product.x.blocks() {
-            let xs = &product.x.of_rows(number)[product.rows.clone()];
-            for (tile, out) in out.chunks_exact_mut(xs.len()).enumerate() {
-                let block = product.block(tile, number, K_HEADER + R::BYTES);
-                for part in 0..T::PARTS {
-                    let (header, area) = block.split_at(K_HEADER);
-                    let scales = KScales::read(t, header, part);
-                    let mut ahead = Ahead::of(product, [tile, number], block.len(), part);
-                    by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y| k_rows::<T, R, _>(
-                        t, ahead, lines, &scales, part, x, y
-                    ));
-                }
-            }
-        }
+        self.multiply::<KQuants<R>>();
     }
-
     #[inline(always)]
     fn sixteenths<R: Read, const MINS: bool>(self) {
-        let Self { t, product, out } = self;
-        for number in 0..product.x.blocks() {
-            let xs = &product.x.of_rows(number)[product.rows.clone()];
-            for (tile, out) in out.chunks_exact_mut(xs.len()).enumerate() {
-                let block = product.block(tile, number, SIXTEENTHS + R::BYTES);
-                for part in 0..T::PARTS {
-                    let (header, area) = block.split_at(SIXTEENTHS);
-                    let scales = SixteenthScales::<T, MINS>::read(t, header, part);
-                    let mut ahead = Ahead::of(product, [tile, number], block.len(), part);
-                    by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y| sixteenths_rows::<T, R, MINS, _>(
-                        t, ahead, lines, &scales, part, x, y
-                    ));
-                }
-            }
-        }
+        self.multiply::<Sixteenths<R, MINS>>();
     }
-
     #[inline(always)]
     fn grouped<R: Read, G: Group>(self) {
+        self.multiply::<Groups<R, G>>();
+    }
+}
+
+impl<T: Tile, const ROWS: usize> Exactly<'_, '_, T, ROWS> {
+    /// All rows pass by each block: together where their number is known, else as many at once as the instruction set likes.
+    #[inline(always)]
+    fn multiply<B: Blocks<T>>(self) {
         let Self { t, product, out } = self;
-        let brain = product.kind.brain();
         for number in 0..product.x.blocks() {
             let xs = &product.x.of_rows(number)[product.rows.clone()];
             for (tile, out) in out.chunks_exact_mut(xs.len()).enumerate() {
-                let block = product.block(tile, number, G::HEADER + R::BYTES);
+                let block = product.block(tile, number, B::BYTES);
+                let (header, area) = block.split_at(B::BYTES - B::Read::BYTES);
                 for part in 0..T::PARTS {
-                    let (header, area) = block.split_at(G::HEADER);
-                    let beside = Beside { header, brain, part };
-                    let mut ahead = Ahead::of(product, [tile, number], block.len(), part);
-                    by_rows!(t: T, R, (area, part), ahead, xs, out, |lines, x, y| grouped_rows::<T, R, G, _>(
-                        t, ahead, lines, beside, x, y
-                    ));
+                    let scales = B::scales(t, product.kind.brain(), header, part);
+                    let mut ahead = Ahead::of(product, [tile, number], B::BYTES, part);
+                    if ROWS == ANY {
+                        let lines = &read::<T, B::Read>(t, area, part);
+                        let (mut xs, mut out) = (xs, &mut *out);
+                        each::<T, B, 8>(t, &mut ahead, lines, &scales, part, &mut xs, &mut out);
+                        each::<T, B, 4>(t, &mut ahead, lines, &scales, part, &mut xs, &mut out);
+                        each::<T, B, 2>(t, &mut ahead, lines, &scales, part, &mut xs, &mut out);
+                        each::<T, B, 1>(t, &mut ahead, lines, &scales, part, &mut xs, &mut out);
+                    } else if let (Some(x), Some(y)) = (xs.as_array::<ROWS>(), out.as_mut_array::<ROWS>()) {
+                        let lines = Fresh { area, part, read: PhantomData::<B::Read> };
+                        B::rows(t, ahead, lines, &scales, part, x, y);
+                    }
                 }
             }
         }
     }
 }
 
+/// N rows together, as often as it goes and if the instruction set takes so many; memory is asked ahead with the first.
 #[inline(always)]
-fn k_rows<T: Tile, R: Read, const N: usize>(
+fn each<T: Tile, B: Blocks<T>, const N: usize>(
     t: T,
-    ahead: Ahead,
-    lines: impl Lines<T>,
-    scales: &KScales<T>,
+    ahead: &mut Ahead,
+    lines: &Ready<T>,
+    scales: &B::Scales<'_>,
     part: usize,
-    x: &[Rounded; N],
-    y: &mut [[f32; TILE_ROWS]; N],
+    xs: &mut &[Rounded],
+    out: &mut &mut [[f32; TILE_ROWS]],
 ) {
-    let mut sums = [t.no_sums(); N];
-    for (s, &factor) in scales.factors.iter().enumerate() {
-        let codes = lines.codes(t, s);
-        let ask = |r| ahead.ask(t, K_HEADER + R::BYTES, s, r, N);
-        if R::BITS == 4 {
-            t.dot32_rows::<4, N>(&mut sums, &codes, x, 32 * s, factor, ask);
-        } else {
-            t.dot32_rows::<5, N>(&mut sums, &codes, x, 32 * s, factor, ask);
+    if T::TOGETHER >= N {
+        while let Some((x, behind)) = xs.split_first_chunk::<N>()
+            && let Some((y, rest)) = std::mem::take(out).split_first_chunk_mut::<N>()
+        {
+            B::rows(t, *ahead, lines, scales, part, x, y);
+            (*ahead, *xs, *out) = (Ahead(None), behind, rest);
         }
-    }
-    for r in 0..N {
-        add_value(t, &x[r], scales.value(t, t.scaled_row(&sums, r), &x[r]), &mut y[r], part);
     }
 }
 
-#[inline(always)]
-fn sixteenths_rows<T: Tile, R: Read, const MINS: bool, const N: usize>(
-    t: T,
-    ahead: Ahead,
-    lines: impl Lines<T>,
-    scales: &SixteenthScales<T, MINS>,
-    part: usize,
-    x: &[Rounded; N],
-    y: &mut [[f32; TILE_ROWS]; N],
-) {
-    let mut sums = [t.no_sums(); N];
-    for (s, &[first, second]) in scales.factors.iter().enumerate() {
-        let [a, b, c, d, e, f, g, h] = lines.codes(t, s);
-        let ask = |share| ahead.ask(t, SIXTEENTHS + R::BYTES, s, share, 2 * N);
-        t.dot16_centred_rows(&mut sums, &[a, b, c, d], x, 32 * s, first, ask);
-        t.dot16_centred_rows(&mut sums, &[e, f, g, h], x, 32 * s + 16, second, |r| ask(N + r));
+/// What blocks are made of. (A trait, as closures are not inlined where they have to be.)
+trait Blocks<T: Tile> {
+    /// How codes are read.
+    type Read: Read;
+    /// Bytes of a block of a tile.
+    const BYTES: usize;
+    /// What stands beside the codes.
+    type Scales<'a>;
+
+    /// Reads the scales of a block.
+    fn scales(t: T, brain: bool, header: &[u8], part: usize) -> Self::Scales<'_>;
+    /// Adds what a block gives with N rows.
+    fn rows<const N: usize>(
+        t: T,
+        ahead: Ahead,
+        lines: impl Lines<T>,
+        scales: &Self::Scales<'_>,
+        part: usize,
+        x: &[Rounded; N],
+        y: &mut [[f32; TILE_ROWS]; N],
+    );
+}
+
+/// Blocks of a K-quant.
+struct KQuants<R>(PhantomData<R>);
+
+impl<T: Tile, R: Read> Blocks<T> for KQuants<R> {
+    type Read = R;
+    const BYTES: usize = K_HEADER + R::BYTES;
+    type Scales<'a> = KScales<T>;
+
+    #[inline(always)]
+    fn scales(t: T, _: bool, header: &[u8], part: usize) -> KScales<T> {
+        KScales::read(t, header, part)
     }
-    for r in 0..N {
-        add_value(t, &x[r], scales.value(t, t.scaled_row(&sums, r), &x[r]), &mut y[r], part);
+    #[inline(always)]
+    fn rows<const N: usize>(
+        t: T,
+        ahead: Ahead,
+        lines: impl Lines<T>,
+        scales: &KScales<T>,
+        part: usize,
+        x: &[Rounded; N],
+        y: &mut [[f32; TILE_ROWS]; N],
+    ) {
+        let mut sums = [t.no_sums(); N];
+        for (s, &factor) in scales.factors.iter().enumerate() {
+            let codes = lines.codes(t, s);
+            let ask = |r| ahead.ask(t, K_HEADER + R::BYTES, s, r, N);
+            if R::BITS == 4 {
+                t.dot32_rows::<4, N>(&mut sums, &codes, x, 32 * s, factor, ask);
+            } else {
+                t.dot32_rows::<5, N>(&mut sums, &codes, x, 32 * s, factor, ask);
+            }
+        }
+        for r in 0..N {
+            add_value(t, &x[r], scales.value(t, t.scaled_row(&sums, r), &x[r]), &mut y[r], part);
+        }
     }
 }
+
+/// Blocks with scales for each 16 inputs, and MINS.
+struct Sixteenths<R, const MINS: bool>(PhantomData<R>);
+
+impl<T: Tile, R: Read, const MINS: bool> Blocks<T> for Sixteenths<R, MINS> {
+    type Read = R;
+    const BYTES: usize = SIXTEENTHS + R::BYTES;
+    type Scales<'a> = SixteenthScales<T, MINS>;
+
+    #[inline(always)]
+    fn scales(t: T, _: bool, header: &[u8], part: usize) -> SixteenthScales<T, MINS> {
+        SixteenthScales::read(t, header, part)
+    }
+    #[inline(always)]
+    fn rows<const N: usize>(
+        t: T,
+        ahead: Ahead,
+        lines: impl Lines<T>,
+        scales: &SixteenthScales<T, MINS>,
+        part: usize,
+        x: &[Rounded; N],
+        y: &mut [[f32; TILE_ROWS]; N],
+    ) {
+        let mut sums = [t.no_sums(); N];
+        for (s, &[first, second]) in scales.factors.iter().enumerate() {
+            let [a, b, c, d, e, f, g, h] = lines.codes(t, s);
+            let ask = |share| ahead.ask(t, SIXTEENTHS + R::BYTES, s, share, 2 * N);
+            t.dot16_centred_rows(&mut sums, &[a, b, c, d], x, 32 * s, first, ask);
+            t.dot16_centred_rows(&mut sums, &[e, f, g, h], x, 32 * s + 16, second, |r| ask(N + r));
+        }
+        for r in 0..N {
+            add_value(t, &x[r], scales.value(t, t.scaled_row(&sums, r), &x[r]), &mut y[r], part);
+        }
+    }
+}
+
+/// Blocks of groups that have scales of their own.
+struct Groups<R, G>(PhantomData<(R, G)>);
 
 /// Where scales and biases are taken from.
 #[derive(Clone, Copy)]
@@ -303,31 +330,42 @@ impl Beside<'_> {
     }
 }
 
-#[inline(always)]
-fn grouped_rows<T: Tile, R: Read, G: Group, const N: usize>(
-    t: T,
-    ahead: Ahead,
-    lines: impl Lines<T>,
-    beside: Beside<'_>,
-    x: &[Rounded; N],
-    y: &mut [[f32; TILE_ROWS]; N],
-) {
-    let mut values = [t.splat(0.0); N];
-    let mut sums = [t.no_sums(); N];
-    for s in 0..8 {
-        let [a, b, c, d, e, f, g, h] = lines.codes(t, s);
-        let ask = |share| ahead.ask(t, G::HEADER + R::BYTES, s, share, 2 * N);
-        dot16_rows::<T, R, N>(t, &mut sums, [a, b, c, d], x, 32 * s, ask);
-        if G::GROUP == 16 {
-            beside.add::<T, G, N>(t, 2 * s, x, &mut sums, &mut values);
-        }
-        dot16_rows::<T, R, N>(t, &mut sums, [e, f, g, h], x, 32 * s + 16, |r| ask(N + r));
-        if (32 * (s + 1)).is_multiple_of(G::GROUP) {
-            beside.add::<T, G, N>(t, 32 * (s + 1) / G::GROUP - 1, x, &mut sums, &mut values);
-        }
+impl<T: Tile, R: Read, G: Group> Blocks<T> for Groups<R, G> {
+    type Read = R;
+    const BYTES: usize = G::HEADER + R::BYTES;
+    type Scales<'a> = Beside<'a>;
+
+    #[inline(always)]
+    fn scales(_: T, brain: bool, header: &[u8], part: usize) -> Beside<'_> {
+        Beside { header, brain, part }
     }
-    for r in 0..N {
-        add_value(t, &x[r], values[r], &mut y[r], beside.part);
+    #[inline(always)]
+    fn rows<const N: usize>(
+        t: T,
+        ahead: Ahead,
+        lines: impl Lines<T>,
+        beside: &Beside<'_>,
+        part: usize,
+        x: &[Rounded; N],
+        y: &mut [[f32; TILE_ROWS]; N],
+    ) {
+        let mut values = [t.splat(0.0); N];
+        let mut sums = [t.no_sums(); N];
+        for s in 0..8 {
+            let [a, b, c, d, e, f, g, h] = lines.codes(t, s);
+            let ask = |share| ahead.ask(t, G::HEADER + R::BYTES, s, share, 2 * N);
+            dot16_rows::<T, R, N>(t, &mut sums, [a, b, c, d], x, 32 * s, ask);
+            if G::GROUP == 16 {
+                beside.add::<T, G, N>(t, 2 * s, x, &mut sums, &mut values);
+            }
+            dot16_rows::<T, R, N>(t, &mut sums, [e, f, g, h], x, 32 * s + 16, |r| ask(N + r));
+            if (32 * (s + 1)).is_multiple_of(G::GROUP) {
+                beside.add::<T, G, N>(t, 32 * (s + 1) / G::GROUP - 1, x, &mut sums, &mut values);
+            }
+        }
+        for r in 0..N {
+            add_value(t, &x[r], values[r], &mut y[r], part);
+        }
     }
 }
 

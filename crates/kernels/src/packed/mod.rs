@@ -77,6 +77,31 @@ struct Share<'a> {
     likes: Rows,
 }
 
+impl Share<'_> {
+    /// Writes what some tiles gave with some rows, one tile after the other.
+    ///
+    /// # Safety
+    /// No other thread writes that of a tile and row of these.
+    unsafe fn put(&self, tiles: &Range<usize>, rows: Range<usize>, sums: &[[f32; TILE_ROWS]]) {
+        let outs = self.weight.outs();
+        let count = rows.len();
+        // Row by row, as the rows of the output lie far from each other.
+        for (i, row) in rows.enumerate() {
+            for (tile, sums) in tiles.clone().zip(sums.chunks_exact(count)) {
+                let (sums, columns) = (&sums[i], tile * TILE_ROWS..outs.min((tile + 1) * TILE_ROWS));
+                // SAFETY: tiles are disjoint ranges of columns; the rest is the caller's promise.
+                let to = unsafe { self.out.slice(row * outs + columns.start..row * outs + columns.end) };
+                match (self.weight.factor(), to.as_mut_array()) {
+                    // The length is known: a few moves instead of a call.
+                    (1.0, Some(whole)) => *whole = *sums,
+                    (1.0, None) => to.copy_from_slice(&sums[..columns.len()]),
+                    (factor, _) => to.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * factor),
+                }
+            }
+        }
+    }
+}
+
 /// Tiles of weights against some rows of activations.
 pub(crate) struct TileProduct<'a> {
     /// How the tiles lie.
@@ -140,8 +165,7 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
     pool.run(rows.div_ceil(panel) * claims, &|task| {
         let (panel, claim) = (task / claims * panel..rows.min((task / claims + 1) * panel), task % claims);
         let share = &shares[shares.partition_point(|share| share.first_claim <= claim) - 1];
-        let Share { first_claim, weight, out, likes } = share;
-        let (outs, kind) = (weight.outs(), weight.kind());
+        let Share { first_claim, weight, likes, .. } = share;
         let first = (claim - first_claim) * together;
         let claimed = first..weight.tiles().min(first + together);
         let mut all = SUMS.take();
@@ -154,25 +178,14 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
                 let at = claimed.len() * (half.start - panel.start) + (from - first) * half.len();
                 let sums = &mut all[at..at + turns.len() * half.len()];
                 let (data, tiles) = (weight.tiles_of(turns.clone()), turns.len());
+                let kind = weight.kind();
                 multiply(kernels, &TileProduct { kind, data, tiles, x, rows: half, ask }, likes, sums);
             }
         }
         for half in likes.halves(panel.clone()) {
             let sums = &all[claimed.len() * (half.start - panel.start)..][..claimed.len() * half.len()];
-            // Row by row, as the rows of the output lie far from each other.
-            for (i, row) in half.clone().enumerate() {
-                for (tile, sums) in claimed.clone().zip(sums.chunks_exact(half.len())) {
-                    let (sums, columns) = (&sums[i], tile * TILE_ROWS..outs.min((tile + 1) * TILE_ROWS));
-                    // SAFETY: tiles are disjoint ranges of columns, panels of rows, and each pair is given to one thread once.
-                    let to = unsafe { out.slice(row * outs + columns.start..row * outs + columns.end) };
-                    match (weight.factor(), to.as_mut_array()) {
-                        // The length is known: a few moves instead of a call.
-                        (1.0, Some(whole)) => *whole = *sums,
-                        (1.0, None) => to.copy_from_slice(&sums[..columns.len()]),
-                        (factor, _) => to.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * factor),
-                    }
-                }
-            }
+            // SAFETY: claims are disjoint ranges of tiles, panels of rows, and each pair is given to one thread once.
+            unsafe { share.put(&claimed, half, sums) };
         }
         SUMS.set(all);
     });
