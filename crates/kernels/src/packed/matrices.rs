@@ -288,12 +288,9 @@ impl<M: Matrices, B: Blocks<M>> Ready<'_, M, B> {
         x: &[Rounded; MATRIX_ROWS],
         out: &mut [[f32; TILE_ROWS]; MATRIX_ROWS],
     ) {
-        // Written out, as the compiler does not do it everywhere.
-        let [a, b, c, d] = [4 * QUARTER, 4 * QUARTER + 1, 4 * QUARTER + 2, 4 * QUARTER + 3];
-        self.add_row(sums, a, &x[a], &mut out[a]);
-        self.add_row(sums, b, &x[b], &mut out[b]);
-        self.add_row(sums, c, &x[c], &mut out[c]);
-        self.add_row(sums, d, &x[d], &mut out[d]);
+        for r in 4 * QUARTER..4 * QUARTER + 4 {
+            self.add_row(sums, r, &x[r], &mut out[r]);
+        }
     }
 
     #[inline(always)]
