@@ -14,7 +14,7 @@ use glimmer_kernels::cores;
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::isa::Isa;
 use glimmer_kernels::limits::{self, Limits};
-use glimmer_kernels::memory;
+use glimmer_kernels::memory::{self, Arena};
 use glimmer_kernels::packed::{Activations, Packed};
 use glimmer_kernels::pool::Pool;
 use glimmer_kernels::rope::Rotation;
@@ -40,6 +40,8 @@ pub struct CpuBackend {
     activations: ActivationType,
     workspace: Workspace,
     stock: Stock,
+    /// What weights lie in.
+    weights: Arena,
     /// Pages of each shape that was asked for.
     pages: Mutex<Vec<Pages>>,
 }
@@ -62,6 +64,7 @@ impl CpuBackend {
             activations: options.activations,
             workspace: Workspace::default(),
             stock: Stock::default(),
+            weights: Arena::default(),
             pages: Mutex::default(),
         })
     }

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Element types for which zero bits are the number zero.
 ///
@@ -21,11 +21,16 @@ unsafe impl Zero for u8 {}
 // SAFETY: zero bits are 0.
 unsafe impl Zero for u64 {}
 
+/// Bytes of a cache line, on whose borders parts begin.
+const LINE: usize = 64;
+
 /// A large array that begins as zeros. Pages are taken from the system as they are first written: on Linux huge ones, where it
 /// has them, since reading a model page by page of 4 KiB costs a third of the bandwidth on many machines.
 pub struct Buffer<T> {
     start: NonNull<T>,
     len: usize,
+    /// What it is a part of, where it has no memory of its own.
+    whole: Option<Arc<Buffer<u8>>>,
 }
 
 // SAFETY: the buffer owns its elements, like a `Vec`.
@@ -38,16 +43,16 @@ impl<T: Zero> Buffer<T> {
     pub fn zeros(len: usize) -> Option<Self> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize)?;
         if bytes == 0 {
-            return Some(Self { start: NonNull::dangling(), len });
+            return Some(Self { start: NonNull::dangling(), len, whole: None });
         }
-        Some(Self { start: system::zeros(bytes)?.cast(), len })
+        Some(Self { start: system::zeros(bytes)?.cast(), len, whole: None })
     }
 }
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         let bytes = self.len * size_of::<T>();
-        if bytes > 0 {
+        if bytes > 0 && self.whole.is_none() {
             // SAFETY: taken in `zeros`, of as many bytes, and not used after this.
             unsafe { system::free(self.start.cast(), bytes) };
         }
@@ -97,6 +102,46 @@ pub fn elements_mut<T: Zero>(bytes: &mut [u8]) -> &mut [T] {
     elements
 }
 
+/// Buffers that come and go together, as the weights of a model do, one behind the other in large ones: alone, each would end in small
+/// pages, and one below the size of a huge page have nothing else. The system has a large one again when the last buffer in it is gone.
+#[derive(Default)]
+pub struct Arena(Mutex<Slab>);
+
+/// A large buffer that is cut into others.
+#[derive(Default)]
+struct Slab {
+    whole: Weak<Buffer<u8>>,
+    /// Where the next one begins.
+    next: usize,
+}
+
+impl Arena {
+    /// `len` zeros, or `None` where the system has no such memory.
+    pub fn zeros<T: Zero>(&self, len: usize) -> Option<Buffer<T>> {
+        /// Large buffers have a multiple of it. Of what is not used, no page is ever taken.
+        const SLAB: usize = 256 << 20;
+        const { assert!(align_of::<T>() <= LINE) };
+        let bytes = len.checked_mul(size_of::<T>())?.checked_next_multiple_of(LINE)?;
+        if bytes == 0 {
+            return Buffer::zeros(0);
+        }
+        let mut slab = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = slab.whole.upgrade().filter(|whole| bytes <= whole.len() - slab.next);
+        let (whole, at) = match room {
+            Some(whole) => (whole, slab.next),
+            None => {
+                let large = bytes.checked_next_multiple_of(SLAB).and_then(Buffer::zeros);
+                (Arc::new(large.or_else(|| Buffer::zeros(bytes))?), 0)
+            }
+        };
+        *slab = Slab { whole: Arc::downgrade(&whole), next: at + bytes };
+        // Not through a slice, which would be of buffers that others own.
+        // SAFETY: `bytes` bytes from there on lie in the large buffer, and are given out once.
+        let start = unsafe { whole.start.add(at) };
+        Some(Buffer { start: start.cast(), len, whole: Some(whole) })
+    }
+}
+
 /// Blocks of one size that come and go, cut from large buffers, which they share huge pages in. What is given back is kept for
 /// the next; the system has it again when the last block and this are gone.
 pub struct Blocks(Arc<Kept>);
@@ -132,7 +177,7 @@ pub struct Block {
 impl Blocks {
     /// Blocks of so many bytes.
     pub fn new(bytes: usize) -> Self {
-        Self(Arc::new(Kept { bytes: bytes.next_multiple_of(64), kept: Mutex::default() }))
+        Self(Arc::new(Kept { bytes: bytes.next_multiple_of(LINE), kept: Mutex::default() }))
     }
 
     /// A block, or `None` where the system has no memory for it.
@@ -266,13 +311,13 @@ mod system {
 
     pub fn zeros(bytes: usize) -> Option<NonNull<u8>> {
         // SAFETY: the layout is not of size zero.
-        NonNull::new(unsafe { alloc_zeroed(Layout::from_size_align(bytes, 64).ok()?) })
+        NonNull::new(unsafe { alloc_zeroed(Layout::from_size_align(bytes, super::LINE).ok()?) })
     }
 
     /// # Safety
     /// `start` is from [`zeros`] of as many bytes, and not used after.
     pub unsafe fn free(start: NonNull<u8>, bytes: usize) {
-        if let Ok(layout) = Layout::from_size_align(bytes, 64) {
+        if let Ok(layout) = Layout::from_size_align(bytes, super::LINE) {
             // SAFETY: the caller's promise.
             unsafe { dealloc(start.as_ptr(), layout) };
         }
@@ -298,6 +343,29 @@ mod tests {
         drop(blocks);
         assert_eq!(again[0].len(), 700_032);
         assert!(Blocks::new(1 << 60).take().is_none());
+    }
+
+    #[test]
+    fn an_arena_gives_zeros_that_lie_apart_and_takes_none_back() {
+        let arena = Arena::default();
+        let mut some: Vec<Buffer<u16>> =
+            [5, 0, 3 << 20, 200 << 20, 7, 300 << 20].map(|len| arena.zeros(len).unwrap()).into();
+        for (i, buffer) in some.iter_mut().enumerate() {
+            assert!(buffer.as_ptr().addr().is_multiple_of(LINE) || buffer.is_empty());
+            for at in [0, buffer.len() / 2, buffer.len().saturating_sub(1)] {
+                if let Some(x) = buffer.get_mut(at) {
+                    assert!(*x == 0 || at == 0);
+                    *x = i as u16 + 1;
+                }
+            }
+        }
+        let ends = |buffer: &Buffer<u16>| [buffer.first().copied(), buffer.last().copied()];
+        assert!(some.iter().enumerate().all(|(i, b)| b.is_empty() || ends(b) == [Some(i as u16 + 1); 2]));
+        drop(some);
+        assert!(arena.0.lock().unwrap().whole.upgrade().is_none(), "nothing is left");
+        assert_eq!(arena.zeros::<f32>(3).unwrap()[..], [0.0; 3]);
+        assert!(arena.zeros::<u16>(isize::MAX as usize / 2).is_none());
+        assert!(arena.zeros::<u16>(usize::MAX).is_none());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{CpuBackend, Tensor};
 use crate::{ActivationType, BackendError, LoadError};
 use glimmer_encoding::{Encoding, FloatType, MemoryRows, RowOrder, RowSource, Scratch, SharedBytes, Sizes, WeightView};
 use glimmer_kernels::matmul::{Dense, matmul, matmul_bf16, round_bf16, settle_bf16};
-use glimmer_kernels::memory::{Buffer, Zero};
+use glimmer_kernels::memory::{Arena, Buffer, Zero};
 use glimmer_kernels::packed::tile::TILE_ROWS;
 use glimmer_kernels::packed::{self, Activations, Packed, PackedRows, Product};
 use glimmer_kernels::pool::Pool;
@@ -64,6 +64,7 @@ enum MatrixRows<'a> {
 /// What a thread multiplies pieces of a mapped weight with; they are of one length, but for the last.
 struct Desk {
     alone: Pool,
+    arena: Arena,
     scratch: Scratch,
     matrix: Option<(usize, Matrix)>,
     part: Vec<f32>,
@@ -101,17 +102,17 @@ impl Table {
 }
 
 impl Matrix {
-    fn zeros(form: Form, encoding: Encoding, outs: usize, inputs: usize) -> Result<Self, BackendError> {
+    fn zeros(arena: &Arena, form: Form, encoding: Encoding, outs: usize, inputs: usize) -> Result<Self, BackendError> {
         let len = outs.saturating_mul(inputs);
         Ok(match form {
-            Form::F32 => Matrix::F32(zeros(len)?),
-            Form::F16 => Matrix::F16(zeros(len)?),
-            Form::BF16 => Matrix::BF16(zeros(len)?),
-            Form::Pairs => Matrix::Pairs(zeros(len)?),
+            Form::F32 => Matrix::F32(zeros(arena, len)?),
+            Form::F16 => Matrix::F16(zeros(arena, len)?),
+            Form::BF16 => Matrix::BF16(zeros(arena, len)?),
+            Form::Pairs => Matrix::Pairs(zeros(arena, len)?),
             Form::Packed => {
                 let bytes = encoding.tensor_sizes(&[outs, inputs]).map_or(usize::MAX, Sizes::total);
                 let memory = BackendError::Memory { what: "weights", bytes };
-                Matrix::Packed(Packed::zeros(encoding, outs, inputs).ok_or(memory)?)
+                Matrix::Packed(Packed::zeros(arena, encoding, outs, inputs).ok_or(memory)?)
             }
         })
     }
@@ -157,7 +158,7 @@ impl CpuBackend {
             self.read_all(source, ranges.into_iter().map(|range| (range, ())).collect(), |(), _| {})?;
             return Ok(Weight { outs, inputs, place: Place::Mapped(form, rows) });
         }
-        let mut matrix = Matrix::zeros(form, source.encoding(), outs, inputs)?;
+        let mut matrix = Matrix::zeros(&self.weights, form, source.encoding(), outs, inputs)?;
         let rows = ranges.first().map_or(TILE_ROWS, ExactSizeIterator::len).next_multiple_of(TILE_ROWS);
         let pieces = ranges.into_iter().zip(matrix.pieces(rows, inputs)).collect();
         let global_scale = self.read_all(source, pieces, |mut piece, view| piece.fill(view))?;
@@ -176,7 +177,8 @@ impl CpuBackend {
         let shape = source.shape();
         let row = encoding.sizes(shape[1]).unwrap_or_default();
         let sizes = encoding.tensor_sizes(&shape).unwrap_or_default();
-        let mut parts = [zeros::<u8>(sizes.codes)?, zeros::<u8>(sizes.scales)?, zeros::<u8>(sizes.biases)?];
+        let zeros = |len| zeros::<u8>(&self.weights, len);
+        let mut parts = [zeros(sizes.codes)?, zeros(sizes.scales)?, zeros(sizes.biases)?];
         let mut left = parts.each_mut().map(|part| &mut **part);
         let mut pieces = Vec::new();
         for range in ranges {
@@ -282,13 +284,20 @@ impl CpuBackend {
             self.halves(x);
         }
         let out = Mutex::new(out);
-        let desk = || Desk { alone: Pool::new(1), scratch: Scratch::default(), matrix: None, part: Vec::new() };
+        let desk = || Desk {
+            alone: Pool::new(1),
+            arena: Arena::default(),
+            scratch: Scratch::default(),
+            matrix: None,
+            part: Vec::new(),
+        };
         let task = |desk: &mut Desk, range: Range<usize>| {
             let len = range.len();
             let view = rows.rows(range.clone(), &mut desk.scratch);
             let matrix = match desk.matrix.take().filter(|(had, _)| *had == len) {
                 Some((_, matrix)) => matrix,
-                None => Matrix::zeros(form, view.encoding(), len, inputs).expect("memory for a few hundred rows"),
+                None => Matrix::zeros(&desk.arena, form, view.encoding(), len, inputs)
+                    .expect("memory for a few hundred rows"),
             };
             let (_, matrix) = desk.matrix.insert((len, matrix));
             let pieces = matrix.pieces(len.next_multiple_of(TILE_ROWS), inputs);
@@ -348,9 +357,9 @@ fn share<T: Send, S, E: Send>(
     }
 }
 
-fn zeros<T: Zero>(len: usize) -> Result<Buffer<T>, BackendError> {
+fn zeros<T: Zero>(arena: &Arena, len: usize) -> Result<Buffer<T>, BackendError> {
     let bytes = len.saturating_mul(size_of::<T>());
-    Buffer::zeros(len).ok_or(BackendError::Memory { what: "weights", bytes })
+    arena.zeros(len).ok_or(BackendError::Memory { what: "weights", bytes })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -11,7 +11,6 @@ use super::read::Read;
 use super::scales::{Group, KScales, Scales, SixteenthScales, add_value};
 use super::tile::{LINE, TILE_ROWS, Tile};
 use super::{Rows, TileProduct};
-use crate::isa::finds_streams;
 use std::marker::PhantomData;
 
 /// How [`product`] likes rows.
@@ -22,7 +21,7 @@ pub(crate) fn rows<T: Tile>(_: T, _: Kind, rows: &mut Rows) {
         many: 2 * T::TOGETHER + 1,
         panel: 32..128,
         step: 8,
-        streams: if finds_streams() { 1 } else { STREAMS },
+        streams: STREAMS,
         bytes: size_of::<Rounded>(),
     };
 }
@@ -72,7 +71,7 @@ impl<R> Copy for Fresh<'_, R> {}
 impl<T: Tile, R: Read> Lines<T> for Fresh<'_, R> {
     #[inline(always)]
     fn codes(self, t: T, s: usize) -> [T::Codes; 8] {
-        R::read(t, self.area, s, self.part)
+        R::of_block(t, self.area, s, self.part)
     }
 }
 
@@ -89,14 +88,14 @@ impl<T: Tile> Lines<T> for &Ready<T> {
 #[inline(always)]
 fn read<T: Tile, R: Read>(t: T, area: &[u8], part: usize) -> Ready<T> {
     [
-        R::read(t, area, 0, part),
-        R::read(t, area, 1, part),
-        R::read(t, area, 2, part),
-        R::read(t, area, 3, part),
-        R::read(t, area, 4, part),
-        R::read(t, area, 5, part),
-        R::read(t, area, 6, part),
-        R::read(t, area, 7, part),
+        R::of_block(t, area, 0, part),
+        R::of_block(t, area, 1, part),
+        R::of_block(t, area, 2, part),
+        R::of_block(t, area, 3, part),
+        R::of_block(t, area, 4, part),
+        R::of_block(t, area, 5, part),
+        R::of_block(t, area, 6, part),
+        R::of_block(t, area, 7, part),
     ]
 }
 

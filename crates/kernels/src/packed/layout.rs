@@ -6,7 +6,7 @@
 //! A line of 64 bytes has eight slots of eight bytes: eight inputs of one row each. Lines come in pairs, one for half the
 //! rows of the tile each ([`slot_of`]), so that the two halves, multiplied by the same eight activations, interleave into the
 //! sixteen rows in order. 4-bit codes share a line: the first half's in the low nibbles, the second half's in the high
-//! ones. Further bits lie in planes behind the nibbles, line after line at the next bits of a byte. Scales stay in
+//! ones. Further bits lie in lines behind the nibbles of each 32 inputs, those of eight lines at the next bits of a byte. Scales stay in
 //! the bits that the file has them in, but for those of scattered bits, which become bytes.
 
 use super::tile::{LINE, TILE_ROWS};
@@ -14,23 +14,21 @@ use glimmer_encoding::{Encoding, FloatType, GgmlType};
 
 /// Inputs of a block.
 pub const BLOCK: usize = 256;
-/// Bytes of the 4-bit codes of a block of a tile.
-pub(super) const NIBBLES: usize = BLOCK * TILE_ROWS / 2;
-/// Bytes of a plane of two bits per code.
-pub(super) const PAIRS: usize = NIBBLES / 2;
+/// Inputs whose codes lie together.
+const TOGETHER: usize = 32;
 
 /// How the codes of a block lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codes {
-    /// A plane of pairs of bits.
+    /// Pairs of bits.
     Two,
-    /// The same, and a plane of single bits, the third.
+    /// The same, and lines of single bits, the third.
     Three,
     /// Nibbles.
     Four,
-    /// Nibbles, and a plane of single bits, the fifth.
+    /// Nibbles, and lines of single bits, the fifth.
     Five,
-    /// Nibbles, and a plane of pairs of bits, the fifth and sixth.
+    /// Nibbles, and lines of pairs of bits, the fifth and sixth.
     Six,
     /// Bytes.
     Eight,
@@ -212,6 +210,11 @@ impl Kind {
         matches!(self, Kind::Grouped { scale: Scale::BiasedBF16, .. })
     }
 
+    /// Whether a block is read line by line: of others a long row of scales is read beside the codes, each when it is needed.
+    pub(super) const fn in_order(self) -> bool {
+        !matches!(self, Kind::Grouped { group: ..=32, scale: Scale::BiasedF16 | Scale::BiasedBF16, .. })
+    }
+
     /// Bytes of a block.
     pub(super) const fn block_bytes(self) -> usize {
         self.header() + self.codes().bytes()
@@ -226,38 +229,37 @@ pub const fn slot_of(row: usize) -> (usize, usize) {
 /// Puts the codes of one row of a block, which were zero, into their place.
 pub(super) fn put_codes(codes: Codes, area: &mut [u8], row: usize, values: &[u8; BLOCK]) {
     let (slot, half) = slot_of(row);
-    for (group, values) in values.as_chunks::<8>().0.iter().enumerate() {
-        // Eight codes of a byte each; no shift below moves a code out of its byte.
-        let values = u64::from_le_bytes(*values);
-        let line = 2 * group + half;
-        let mut or = |at: usize, bits: u64| {
-            if let Some(to) = area[at + 8 * slot..].first_chunk_mut::<8>() {
-                *to = (u64::from_le_bytes(*to) | bits).to_le_bytes();
-            }
-        };
-        let low = |bits: u32| u64::from_le_bytes([(1 << bits) - 1; 8]);
-        let nibbles = (values & low(4)) << (4 * half);
-        let pairs = |of: u64| (line / 4 * LINE, (of & low(2)) << (2 * (line % 4)));
-        let ones = |of: u64| (line / 8 * LINE, (of & low(1)) << (line % 8));
-        match codes.bits() {
-            4 => or(group * LINE, nibbles),
-            5 => {
-                or(group * LINE, nibbles);
-                let (at, bits) = ones(values >> 4);
-                or(NIBBLES + at, bits);
-            }
-            6 => {
-                or(group * LINE, nibbles);
-                let (at, bits) = pairs(values >> 4);
-                or(NIBBLES + at, bits);
-            }
-            8 => or(line * LINE, values),
-            bits => {
-                let (at, two) = pairs(values);
-                or(at, two);
-                if bits == 3 {
-                    let (at, one) = ones(values >> 2);
-                    or(PAIRS + at, one);
+    let areas = area.chunks_exact_mut(TOGETHER * TILE_ROWS / 8 * codes.bits());
+    for (area, values) in areas.zip(values.as_chunks::<TOGETHER>().0) {
+        for (group, values) in values.as_chunks::<8>().0.iter().enumerate() {
+            // Eight codes of a byte each; no shift below moves a code out of its byte.
+            let values = u64::from_le_bytes(*values);
+            let line = 2 * group + half;
+            let mut or = |line: usize, bits: u64| {
+                if let Some(to) = area[line * LINE + 8 * slot..].first_chunk_mut::<8>() {
+                    *to = (u64::from_le_bytes(*to) | bits).to_le_bytes();
+                }
+            };
+            let low = |bits: u32| u64::from_le_bytes([(1 << bits) - 1; 8]);
+            let nibbles = (values & low(4)) << (4 * half);
+            let pairs = |of: u64| (of & low(2)) << (2 * (line % 4));
+            let ones = |of: u64| (of & low(1)) << line;
+            match codes.bits() {
+                4 => or(group, nibbles),
+                5 => {
+                    or(group, nibbles);
+                    or(4, ones(values >> 4));
+                }
+                6 => {
+                    or(group, nibbles);
+                    or(4 + line / 4, pairs(values >> 4));
+                }
+                8 => or(line, values),
+                bits => {
+                    or(line / 4, pairs(values));
+                    if bits == 3 {
+                        or(2, ones(values >> 2));
+                    }
                 }
             }
         }

@@ -324,7 +324,7 @@ impl<M: Matrices, R: Read> Blocks<M> for KQuants<R> {
     }
     #[inline(always)]
     fn decode(m: M, block: &[u8], scales: &Self::Scales, s: usize, low: &mut Lines, high: &mut Lines) {
-        let lines = m.lines(R::read(m.tile(), &block[K_HEADER..], s, 0));
+        let lines = m.lines(R::of_block(m.tile(), &block[K_HEADER..], s, 0));
         for (i, line) in lines.into_iter().enumerate() {
             let products = m.times(line, scales.factors[s]);
             m.put(products[0], &mut low.0[8 * s + i]);
@@ -360,7 +360,7 @@ impl<M: Matrices, R: Read, const MINS: bool> Blocks<M> for Sixteenths<R, MINS> {
     }
     #[inline(always)]
     fn decode(m: M, block: &[u8], scales: &Self::Scales, s: usize, low: &mut Lines, high: &mut Lines) {
-        let lines = m.lines(R::read(m.tile(), &block[SIXTEENTHS..], s, 0));
+        let lines = m.lines(R::of_block(m.tile(), &block[SIXTEENTHS..], s, 0));
         for (i, line) in lines.into_iter().enumerate() {
             let products = m.times_centred(line, scales.factors[s][i / 4]);
             m.put(products[0], &mut low.0[8 * s + i]);
@@ -402,7 +402,7 @@ impl<M: Matrices, R: Read, G: Group, const GROUP: usize, const GROUPS: usize> Bl
     }
     #[inline(always)]
     fn decode(m: M, block: &[u8], _: &Self::Scales, s: usize, low: &mut Lines, _: &mut Lines) {
-        let lines = m.lines(R::read(m.tile(), &block[G::HEADER..], s, 0));
+        let lines = m.lines(R::of_block(m.tile(), &block[G::HEADER..], s, 0));
         for (i, line) in lines.into_iter().enumerate() {
             m.put(line, &mut low.0[8 * s + i]);
         }

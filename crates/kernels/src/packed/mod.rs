@@ -30,10 +30,13 @@ use std::cell::Cell;
 use std::ops::Range;
 use tile::TILE_ROWS;
 
-/// Tiles that a thread takes at once, or as many as pass by rows by turns, if there are enough of them.
-const TOGETHER: usize = 2;
 /// Rows up to which several tiles pass by them by turns.
 const FEW: usize = 32;
+/// Tiles that a thread takes at once, if there are enough of them: with few rows a tile is soon done.
+const TOGETHER: usize = 2;
+const TOGETHER_WITH_FEW: usize = 8;
+/// Rows up to which a processor that [finds streams](finds_streams) follows one as fast as several: it is asked for little else meanwhile.
+const FOUND: usize = 3;
 /// Bytes of activations that stay in the second-level cache while tiles pass by them.
 const PANEL: usize = 768 << 10;
 
@@ -140,7 +143,10 @@ pub struct Product<'a> {
 /// If the lengths do not belong together.
 pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [Product<'_>]) {
     let rows = x.rows();
-    let (mut tiles, mut panel, mut streams) = (0, rows.max(1), if rows > FEW { 1 } else { usize::MAX });
+    let found = finds_streams() && rows <= FOUND;
+    let (mut tiles, mut panel) = (0, rows.max(1));
+    let mut streams = if found || rows > FEW { 1 } else { usize::MAX };
+    let mut in_order = true;
     let mut shares = Vec::with_capacity(products.len());
     for Product { weight, out } in products {
         let outs = weight.outs();
@@ -151,17 +157,19 @@ pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [P
         let fits = PANEL / likes.bytes / x.blocks().max(1) / likes.step * likes.step;
         panel = panel.min(fits.clamp(likes.panel.start, likes.panel.end));
         streams = streams.min(likes.streams);
+        in_order &= weight.kind().in_order();
         shares.push(Share { first_claim: 0, weight, out: Shared::new(out), likes });
         tiles += weight.tiles();
     }
     // At least four claims for each thread, so that none waits long for another.
-    let together = TOGETHER.max(streams).min(tiles / (4 * pool.threads())).max(1);
+    let together = if rows > FEW { TOGETHER } else { TOGETHER_WITH_FEW };
+    let together = together.min(tiles / (4 * pool.threads())).max(1);
     let mut claims = 0;
     for share in &mut shares {
         share.first_claim = claims;
         claims += share.weight.tiles().div_ceil(together);
     }
-    let ask = rows > 1 || !finds_streams();
+    let ask = !(found && rows == 1 && in_order);
     pool.run(rows.div_ceil(panel) * claims, &|task| {
         let (panel, claim) = (task / claims * panel..rows.min((task / claims + 1) * panel), task % claims);
         let share = &shares[shares.partition_point(|share| share.first_claim <= claim) - 1];

@@ -2,7 +2,7 @@
 
 use super::layout::{BLOCK, Kind, Scale, put_codes};
 use super::tile::{LINE, TILE_ROWS};
-use crate::memory::Buffer;
+use crate::memory::{Arena, Buffer};
 use glimmer_encoding::{Encoding, GgmlType, Parts, Sixteenths, WeightView, unpack_codes};
 use std::ops::Range;
 
@@ -29,10 +29,10 @@ impl Packed {
     }
 
     /// A matrix of zeros, to be filled; `None` where the encoding has no packed layout or there is no memory.
-    pub fn zeros(encoding: Encoding, outs: usize, inputs: usize) -> Option<Self> {
+    pub fn zeros(arena: &Arena, encoding: Encoding, outs: usize, inputs: usize) -> Option<Self> {
         let kind = Kind::of(encoding)?;
         let tile_bytes = inputs.div_ceil(BLOCK).checked_mul(kind.block_bytes())?;
-        let data = Buffer::zeros(outs.div_ceil(TILE_ROWS).checked_mul(tile_bytes)?)?;
+        let data = arena.zeros(outs.div_ceil(TILE_ROWS).checked_mul(tile_bytes)?)?;
         Some(Self { encoding, kind, outs, inputs, tile_bytes, factor: 1.0, data })
     }
 

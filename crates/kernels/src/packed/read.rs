@@ -1,6 +1,6 @@
 //! Codes of a block, as bytes.
 
-use super::layout::{Codes, NIBBLES, PAIRS};
+use super::layout::Codes;
 use super::tile::{LINE, Tile};
 use glimmer_encoding::Codebook;
 use std::marker::PhantomData;
@@ -13,8 +13,13 @@ pub(super) trait Read {
     const BYTES: usize = Self::CODES.bytes();
     /// Bits of a code.
     const BITS: u32;
-    /// The codes of inputs 32 s .. 32 s + 32: eight inputs of the two halves of the rows by turns.
-    fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8];
+    /// The codes of 32 inputs, by the lines that begin with theirs: eight inputs of the two halves of the rows by turns.
+    fn read<T: Tile>(t: T, lines: &[u8], part: usize) -> [T::Codes; 8];
+    /// The codes of inputs 32 s .. 32 s + 32 of a block.
+    #[inline(always)]
+    fn of_block<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
+        Self::read(t, &area[s * Self::BYTES / 8..][..Self::BYTES / 8], part)
+    }
 }
 
 pub(super) struct Two;
@@ -103,6 +108,12 @@ impl Values for Q3 {
     const CENTRE: u8 = 32;
 }
 
+/// The line of a number.
+#[inline(always)]
+fn nth<T: Tile>(t: T, lines: &[u8], number: usize, part: usize) -> T::Codes {
+    t.line(line(lines, number * LINE), part)
+}
+
 /// The line at an offset.
 #[inline(always)]
 pub(super) fn line(bytes: &[u8], at: usize) -> &[u8; LINE] {
@@ -114,9 +125,9 @@ impl Read for Two {
     const CODES: Codes = Codes::Two;
     const BITS: u32 = 2;
     #[inline(always)]
-    fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
-        let a = t.line(line(area, 2 * s * LINE), part);
-        let b = t.line(line(area, (2 * s + 1) * LINE), part);
+    fn read<T: Tile>(t: T, lines: &[u8], part: usize) -> [T::Codes; 8] {
+        let a = nth(t, lines, 0, part);
+        let b = nth(t, lines, 1, part);
         [
             t.two::<0>(a),
             t.two::<1>(a),
@@ -149,8 +160,8 @@ impl Read for Three {
     const CODES: Codes = Codes::Three;
     const BITS: u32 = 3;
     #[inline(always)]
-    fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
-        with_ones::<T, 2>(t, Two::read(t, area, s, part), t.line(line(area, PAIRS + s * LINE), part))
+    fn read<T: Tile>(t: T, lines: &[u8], part: usize) -> [T::Codes; 8] {
+        with_ones::<T, 2>(t, Two::read(t, lines, part), nth(t, lines, 2, part))
     }
 }
 
@@ -158,11 +169,11 @@ impl Read for Four {
     const CODES: Codes = Codes::Four;
     const BITS: u32 = 4;
     #[inline(always)]
-    fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
-        let a = t.line(line(area, 4 * s * LINE), part);
-        let b = t.line(line(area, (4 * s + 1) * LINE), part);
-        let c = t.line(line(area, (4 * s + 2) * LINE), part);
-        let d = t.line(line(area, (4 * s + 3) * LINE), part);
+    fn read<T: Tile>(t: T, lines: &[u8], part: usize) -> [T::Codes; 8] {
+        let a = nth(t, lines, 0, part);
+        let b = nth(t, lines, 1, part);
+        let c = nth(t, lines, 2, part);
+        let d = nth(t, lines, 3, part);
         [t.low(a), t.high(a), t.low(b), t.high(b), t.low(c), t.high(c), t.low(d), t.high(d)]
     }
 }
@@ -171,8 +182,8 @@ impl Read for Five {
     const CODES: Codes = Codes::Five;
     const BITS: u32 = 5;
     #[inline(always)]
-    fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
-        with_ones::<T, 4>(t, Four::read(t, area, s, part), t.line(line(area, NIBBLES + s * LINE), part))
+    fn read<T: Tile>(t: T, lines: &[u8], part: usize) -> [T::Codes; 8] {
+        with_ones::<T, 4>(t, Four::read(t, lines, part), nth(t, lines, 4, part))
     }
 }
 
@@ -180,10 +191,10 @@ impl Read for Six {
     const CODES: Codes = Codes::Six;
     const BITS: u32 = 6;
     #[inline(always)]
-    fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
-        let low = Four::read(t, area, s, part);
-        let a = t.line(line(area, NIBBLES + 2 * s * LINE), part);
-        let b = t.line(line(area, NIBBLES + (2 * s + 1) * LINE), part);
+    fn read<T: Tile>(t: T, lines: &[u8], part: usize) -> [T::Codes; 8] {
+        let low = Four::read(t, lines, part);
+        let a = nth(t, lines, 4, part);
+        let b = nth(t, lines, 5, part);
         [
             t.with_two::<0>(low[0], a),
             t.with_two::<1>(low[1], a),
@@ -201,16 +212,16 @@ impl Read for Eight {
     const CODES: Codes = Codes::Eight;
     const BITS: u32 = 8;
     #[inline(always)]
-    fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
+    fn read<T: Tile>(t: T, lines: &[u8], part: usize) -> [T::Codes; 8] {
         [
-            t.line(line(area, 8 * s * LINE), part),
-            t.line(line(area, (8 * s + 1) * LINE), part),
-            t.line(line(area, (8 * s + 2) * LINE), part),
-            t.line(line(area, (8 * s + 3) * LINE), part),
-            t.line(line(area, (8 * s + 4) * LINE), part),
-            t.line(line(area, (8 * s + 5) * LINE), part),
-            t.line(line(area, (8 * s + 6) * LINE), part),
-            t.line(line(area, (8 * s + 7) * LINE), part),
+            nth(t, lines, 0, part),
+            nth(t, lines, 1, part),
+            nth(t, lines, 2, part),
+            nth(t, lines, 3, part),
+            nth(t, lines, 4, part),
+            nth(t, lines, 5, part),
+            nth(t, lines, 6, part),
+            nth(t, lines, 7, part),
         ]
     }
 }
@@ -219,8 +230,8 @@ impl<R: Read, V: Values> Read for Looked<R, V> {
     const CODES: Codes = R::CODES;
     const BITS: u32 = bits(V::TABLE);
     #[inline(always)]
-    fn read<T: Tile>(t: T, area: &[u8], s: usize, part: usize) -> [T::Codes; 8] {
-        let [a, b, c, d, e, f, g, h] = R::read(t, area, s, part);
+    fn read<T: Tile>(t: T, lines: &[u8], part: usize) -> [T::Codes; 8] {
+        let [a, b, c, d, e, f, g, h] = R::read(t, lines, part);
         [
             t.lookup(a, V::TABLE),
             t.lookup(b, V::TABLE),

@@ -3,6 +3,7 @@
 use crate::support::{ENDS, Guarded, Random, bits, cases, tables};
 use glimmer_encoding::{Encoding, FloatType, GgmlType, Parts, WeightView};
 use glimmer_kernels::dispatch::Kernels;
+use glimmer_kernels::memory::Arena;
 use glimmer_kernels::packed::activations::sums_at;
 use glimmer_kernels::packed::{Activations, Packed, Product, matmul};
 use glimmer_kernels::pool::Pool;
@@ -103,7 +104,7 @@ impl Stored {
     fn packed(&self, rows: usize) -> Packed {
         let [outs, k] = self.shape;
         let row = self.encoding.sizes(k).unwrap();
-        let mut packed = Packed::zeros(self.encoding, outs, k).unwrap();
+        let mut packed = Packed::zeros(&Arena::default(), self.encoding, outs, k).unwrap();
         for (i, mut piece) in packed.pieces(rows).into_iter().enumerate().rev() {
             let range = i * rows..outs.min((i + 1) * rows);
             let part = |bytes: &'_ [u8], len: usize| bytes[range.start * len..range.end * len].to_vec();
