@@ -295,8 +295,16 @@ impl Backend for CpuBackend {
         self.linear(&self.gated(x, gate, weight.rounds()), weight)
     }
 
-    fn swiglu_linear(&self, gate: Tensor, up: &Tensor, weight: &Weight) -> Tensor {
-        self.linear(&self.multiplied(gate, up, weight.rounds()), weight)
+    fn mlp(&self, x: &Tensor, [gate, up, down]: [&Weight; 3]) -> Tensor {
+        let product = self.swiglu_of(x, [gate, up], down.rounds()).unwrap_or_else(|| {
+            let [gate, up] = self.linears(x, [gate, up]);
+            self.multiplied(gate, &up, down.rounds())
+        });
+        self.linear(&product, down)
+    }
+
+    fn norm_mlp(&self, x: &Tensor, norm: Option<&Vec<f32>>, eps: f32, weights: [&Weight; 3]) -> Tensor {
+        self.mlp(&self.normed(x, norm, eps, weights[..2].iter().any(|weight| weight.rounds())), weights)
     }
 
     fn rms_norm(&self, x: &Tensor, weight: Option<&Vec<f32>>, eps: f32) -> Tensor {

@@ -207,9 +207,20 @@ pub trait Backend: Send + Sync + 'static {
     fn gate_linear(&self, x: Self::Tensor, gate: &Self::Tensor, weight: &Self::Weight) -> Self::Tensor {
         self.linear(&self.gate(x, gate), weight)
     }
-    /// [`linear`](Self::linear) of the [`swiglu`](Self::swiglu) of gate and up.
-    fn swiglu_linear(&self, gate: Self::Tensor, up: &Self::Tensor, weight: &Self::Weight) -> Self::Tensor {
-        self.linear(&self.swiglu(gate, up), weight)
+    /// `down`, [`linear`](Self::linear)ly, of the [`swiglu`](Self::swiglu) of `gate` and `up`, which are both of x.
+    fn mlp(&self, x: &Self::Tensor, [gate, up, down]: [&Self::Weight; 3]) -> Self::Tensor {
+        let [gate, up] = self.linears(x, [gate, up]);
+        self.linear(&self.swiglu(gate, &up), down)
+    }
+    /// [`mlp`](Self::mlp) of the [`rms_norm`](Self::rms_norm) of x.
+    fn norm_mlp(
+        &self,
+        x: &Self::Tensor,
+        norm: Option<&Self::Vector>,
+        eps: f32,
+        weights: [&Self::Weight; 3],
+    ) -> Self::Tensor {
+        self.mlp(&self.rms_norm(x, norm, eps), weights)
     }
     /// Every row: x / sqrt(mean(x^2) + eps) * weight; no `weight` means ones.
     fn rms_norm(&self, x: &Self::Tensor, weight: Option<&Self::Vector>, eps: f32) -> Self::Tensor;

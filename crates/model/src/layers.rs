@@ -84,18 +84,16 @@ impl<B: Backend> Mlp<B> {
     }
 
     /// The norm of x (rows, hidden) to (rows, hidden).
-    pub fn forward(&self, b: &B, x: &B::Tensor, norm: &B::Vector, eps: f32) -> B::Tensor {
-        let [gate, up] = b.norm_linears(x, Some(norm), eps, self.inputs());
-        self.output(b, gate, &up)
+    pub fn forward_normed(&self, b: &B, x: &B::Tensor, norm: &B::Vector, eps: f32) -> B::Tensor {
+        b.norm_mlp(x, Some(norm), eps, self.weights())
     }
 
-    /// What the input is multiplied with, to gate and up (rows, intermediate).
-    pub fn inputs(&self) -> [&B::Weight; 2] {
-        [&self.gate_proj, &self.up_proj]
+    /// x (rows, hidden) to (rows, hidden).
+    pub fn forward(&self, b: &B, x: &B::Tensor) -> B::Tensor {
+        b.mlp(x, self.weights())
     }
 
-    /// Gate and up to (rows, hidden).
-    pub fn output(&self, b: &B, gate: B::Tensor, up: &B::Tensor) -> B::Tensor {
-        b.swiglu_linear(gate, up, &self.down_proj)
+    fn weights(&self) -> [&B::Weight; 3] {
+        [&self.gate_proj, &self.up_proj, &self.down_proj]
     }
 }

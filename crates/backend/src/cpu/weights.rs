@@ -250,6 +250,19 @@ impl CpuBackend {
         }
     }
 
+    /// swiglu of two weights with x, in one job, and in 8 bits as well if `round`; `None` where the weights are not packed alike.
+    pub(super) fn swiglu_of(&self, x: &Tensor, weights: [&Weight; 2], round: bool) -> Option<Tensor> {
+        let [Place::Loaded(Matrix::Packed(gate)), Place::Loaded(Matrix::Packed(up))] = weights.map(|w| &w.place) else {
+            return None;
+        };
+        if !gate.is_like(up) {
+            return None;
+        }
+        let mut out = self.unwritten(x.rows, gate.outs());
+        let rounded = packed::swiglu(self.kernels, &self.pool, self.rounded(x), [gate, up], &mut out.data, round);
+        Some(out.with(rounded))
+    }
+
     /// The activations in 8 bits, made once.
     fn rounded<'a>(&self, x: &'a Tensor) -> &'a Activations {
         x.rounded.get_or_init(|| Activations::quantize(self.kernels, &self.pool, &x.data, x.cols))

@@ -84,6 +84,11 @@ fn check(b: &CpuBackend, encodings: [Encoding; 2], mapped: bool) {
     const INPUTS: usize = 1280;
     let [first, second] =
         [0, 1].map(|i| b.load_weight(&Source::new(encodings[i], 19 + 17 * i, INPUTS, mapped)).unwrap());
+    // Those of an MLP, whose first two may be stored alike or not.
+    const INSIDE: usize = 288;
+    let load = |encoding, outs, inputs| b.load_weight(&Source::new(encoding, outs, inputs, mapped)).unwrap();
+    let [gate, up, other] = [0, 0, 1].map(|i| load(encodings[i], INSIDE, INPUTS));
+    let down = load(encodings[1], 21, INSIDE);
     let norm = b.load_vector(noise(INPUTS, 9));
     for rows in [1, 2, 3, 7, 8, 13, 17] {
         let tensor = |seed| b.tensor(rows, INPUTS, noise(rows * INPUTS, seed));
@@ -101,8 +106,13 @@ fn check(b: &CpuBackend, encodings: [Encoding; 2], mapped: bool) {
         }
         let plain = b.linear(&b.gate(x.clone(), &y), &first);
         same("gate_linear", &b.gate_linear(x.clone(), &y, &first), &plain);
-        let plain = b.linear(&b.swiglu(x.clone(), &y), &first);
-        same("swiglu_linear", &b.swiglu_linear(x.clone(), &y, &first), &plain);
+        for [gate, up] in [[&gate, &up], [&gate, &other]].into_iter().filter(|_| [1, 3, 17].contains(&rows)) {
+            let plain = b.linear(&b.swiglu(b.linear(&x, gate), &b.linear(&x, up)), &down);
+            same("mlp", &b.mlp(&x, [gate, up, &down]), &plain);
+            let normed = b.rms_norm(&x, Some(&norm), 1e-5);
+            let plain = b.mlp(&normed, [gate, up, &down]);
+            same("norm_mlp", &b.norm_mlp(&x, Some(&norm), 1e-5, [gate, up, &down]), &plain);
+        }
     }
 }
 

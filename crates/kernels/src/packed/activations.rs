@@ -77,18 +77,35 @@ impl Activations {
         inputs: usize,
         make: impl Fn(usize) -> &'x [f32] + Sync,
     ) -> Self {
+        let all = |rounded: &(dyn Fn(usize, usize, &[f32]) + Sync)| {
+            rows::share(pool, rows, inputs, &|row| {
+                let x = make(row);
+                assert_eq!(x.len(), inputs, "elements of a row");
+                x.chunks(BLOCK).enumerate().for_each(|(number, x)| rounded(row, number, x));
+            });
+        };
+        // SAFETY: each row is shared out once, and so is each of its groups.
+        unsafe { Self::by_groups(kernels, rows, inputs, all) }
+    }
+
+    /// Rounds groups as `make` gives them to what it is called with: the row, the number of the group in it, and its elements.
+    ///
+    /// # Safety
+    /// `make` gives each group of each row, and each once.
+    pub(crate) unsafe fn by_groups(
+        kernels: &Kernels,
+        rows: usize,
+        inputs: usize,
+        make: impl FnOnce(&(dyn Fn(usize, usize, &[f32]) + Sync)),
+    ) -> Self {
         let groups = rows * inputs.div_ceil(BLOCK);
         let mut blocks = Vec::with_capacity(groups);
         let shared = Shared::new(&mut blocks.spare_capacity_mut()[..groups]);
-        rows::share(pool, rows, inputs, &|row| {
-            let x = make(row);
-            assert_eq!(x.len(), inputs, "elements of a row");
-            for (number, x) in x.chunks(BLOCK).enumerate() {
-                let at = number * rows + row;
-                // SAFETY: each group of each row is taken once.
-                if let [to] = unsafe { shared.slice(at..at + 1) } {
-                    kernels.round(x, to);
-                }
+        make(&|row, number, x| {
+            let at = number * rows + row;
+            // SAFETY: each group of each row is given once.
+            if let [to] = unsafe { shared.slice(at..at + 1) } {
+                kernels.round(x, to);
             }
         });
         // SAFETY: each group of each row was written.

@@ -25,9 +25,10 @@ pub(crate) use matrices::{product as product_by_matrices, rows as rows_by_matric
 use crate::dispatch::Kernels;
 use crate::isa::finds_streams;
 use crate::pool::{Pool, Shared};
-use layout::Kind;
+use layout::{BLOCK, Kind};
 use std::cell::Cell;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tile::TILE_ROWS;
 
 /// Rows up to which several tiles pass by them by turns.
@@ -71,40 +72,6 @@ impl Rows {
     }
 }
 
-/// One of the products of a job.
-struct Share<'a> {
-    /// Its first claim; those of each product follow those of the one before.
-    first_claim: usize,
-    weight: &'a Packed,
-    out: Shared<'a, f32>,
-    likes: Rows,
-}
-
-impl Share<'_> {
-    /// Writes what some tiles gave with some rows, one tile after the other.
-    ///
-    /// # Safety
-    /// No other thread writes that of a tile and row of these.
-    unsafe fn put(&self, tiles: &Range<usize>, rows: Range<usize>, sums: &[[f32; TILE_ROWS]]) {
-        let outs = self.weight.outs();
-        let count = rows.len();
-        // Row by row, as the rows of the output lie far from each other.
-        for (i, row) in rows.enumerate() {
-            for (tile, sums) in tiles.clone().zip(sums.chunks_exact(count)) {
-                let (sums, columns) = (&sums[i], tile * TILE_ROWS..outs.min((tile + 1) * TILE_ROWS));
-                // SAFETY: tiles are disjoint ranges of columns; the rest is the caller's promise.
-                let to = unsafe { self.out.slice(row * outs + columns.start..row * outs + columns.end) };
-                match (self.weight.factor(), to.as_mut_array()) {
-                    // The length is known: a few moves instead of a call.
-                    (1.0, Some(whole)) => *whole = *sums,
-                    (1.0, None) => to.copy_from_slice(&sums[..columns.len()]),
-                    (factor, _) => to.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * factor),
-                }
-            }
-        }
-    }
-}
-
 /// Tiles of weights against some rows of activations.
 pub(crate) struct TileProduct<'a> {
     /// How the tiles lie.
@@ -143,60 +110,227 @@ pub struct Product<'a> {
 /// If the lengths do not belong together.
 pub fn matmul(kernels: &Kernels, pool: &Pool, x: &Activations, products: &mut [Product<'_>]) {
     let rows = x.rows();
-    let found = finds_streams() && rows <= FOUND;
-    let (mut tiles, mut panel) = (0, rows.max(1));
-    let mut streams = if found || rows > FEW { 1 } else { usize::MAX };
-    let mut in_order = true;
-    let mut shares = Vec::with_capacity(products.len());
-    for Product { weight, out } in products {
-        let outs = weight.outs();
-        assert_eq!(x.inputs(), weight.inputs(), "inputs of a product");
-        assert_eq!(out.len(), rows * outs, "output of {rows} rows of {outs}");
-        let mut likes = Rows::default();
-        kernels.packed_rows(weight.kind(), &mut likes);
-        let fits = PANEL / likes.bytes / x.blocks().max(1) / likes.step * likes.step;
-        panel = panel.min(fits.clamp(likes.panel.start, likes.panel.end));
-        streams = streams.min(likes.streams);
-        in_order &= weight.kind().in_order();
-        shares.push(Share { first_claim: 0, weight, out: Shared::new(out), likes });
-        tiles += weight.tiles();
-    }
-    // At least four claims for each thread, so that none waits long for another.
-    let together = if rows > FEW { TOGETHER } else { TOGETHER_WITH_FEW };
-    let together = together.min(tiles / (4 * pool.threads())).max(1);
+    let weights: Vec<&Packed> = products.iter().map(|product| product.weight).collect();
+    let job = Job::new(kernels, pool, x, &weights);
+    // The first claim of each product follows the last one of the product before.
     let mut claims = 0;
-    for share in &mut shares {
-        share.first_claim = claims;
-        claims += share.weight.tiles().div_ceil(together);
+    let shares: Vec<(usize, Output<'_>)> = products
+        .iter_mut()
+        .map(|Product { weight, out }| {
+            let first_claim = claims;
+            claims += job.claims(weight);
+            (first_claim, Output::new(out, rows, weight))
+        })
+        .collect();
+    pool.run(job.panels() * claims, &|task| {
+        let (panel, claim) = (job.panel(task / claims), task % claims);
+        let number = shares.partition_point(|&(first_claim, _)| first_claim <= claim) - 1;
+        let ((first_claim, out), weight) = (&shares[number], weights[number]);
+        let tiles = job.claimed(weight, claim - first_claim);
+        with_sums(tiles.len() * panel.len(), |sums| {
+            job.multiply(number, tiles.clone(), panel.clone(), sums);
+            // SAFETY: claims are disjoint ranges of tiles, panels of rows, and each pair is given to one thread once.
+            unsafe { out.put(&job.likes[number], &tiles, panel, weight.factor(), sums) };
+        });
+    });
+}
+
+/// silu(x gate^T) * (x up^T) for `x` (rows, k) and packed weights (outs, k) of one kind, into `out` (rows, outs), and in 8 bits if `round`.
+///
+/// Who makes a tile of the one makes that of the other, and who makes the last tile of 256 columns rounds them, so that what is large is
+/// not sent from one thread to the other.
+///
+/// # Panics
+/// If the lengths do not belong together.
+pub fn swiglu(
+    kernels: &Kernels,
+    pool: &Pool,
+    x: &Activations,
+    [gate, up]: [&Packed; 2],
+    out: &mut [f32],
+    round: bool,
+) -> Option<Activations> {
+    let (rows, outs) = (x.rows(), gate.outs());
+    assert!(gate.is_like(up), "gate and up are alike");
+    let weights = [gate, up];
+    let job = Job::new(kernels, pool, x, &weights);
+    let (claims, groups) = (job.claims(gate), outs.div_ceil(BLOCK));
+    let out = Output::new(out, rows, gate);
+    let done: Vec<AtomicUsize> = std::iter::repeat_with(AtomicUsize::default).take(job.panels() * groups).collect();
+    let run = |rounded: &(dyn Fn(usize, usize, &[f32]) + Sync)| {
+        pool.run(job.panels() * claims, &|task| {
+            let (panel, tiles) = (job.panel(task / claims), job.claimed(gate, task % claims));
+            let len = tiles.len() * panel.len();
+            with_sums(2 * len, |sums| {
+                let (gates, ups) = sums.split_at_mut(len);
+                for (number, sums) in [&mut *gates, &mut *ups].into_iter().enumerate() {
+                    job.multiply(number, tiles.clone(), panel.clone(), sums);
+                    let factor = weights[number].factor();
+                    if factor != 1.0 {
+                        sums.as_flattened_mut().iter_mut().for_each(|sum| *sum *= factor);
+                    }
+                }
+                kernels.swiglu_row(gates.as_flattened_mut(), ups.as_flattened());
+                // SAFETY: as in `matmul`.
+                unsafe { out.put(&job.likes[0], &tiles, panel.clone(), 1.0, gates) };
+            });
+            if !round {
+                return;
+            }
+            for group in tiles.start / GROUP..tiles.end.div_ceil(GROUP) {
+                let all = group * GROUP..gate.tiles().min((group + 1) * GROUP);
+                let ours = all.end.min(tiles.end) - all.start.max(tiles.start);
+                // What others wrote before they counted is seen by who counts last.
+                if done[task / claims * groups + group].fetch_add(ours, Ordering::AcqRel) + ours == all.len() {
+                    for row in panel.clone() {
+                        let columns = row * outs + group * BLOCK..row * outs + outs.min((group + 1) * BLOCK);
+                        // SAFETY: all tiles of it are done, so that nobody writes it.
+                        rounded(row, group, unsafe { out.all.slice(columns) });
+                    }
+                }
+            }
+        });
+    };
+    if !round {
+        run(&|_, _, _| {});
+        return None;
     }
-    let ask = !(found && rows == 1 && in_order);
-    pool.run(rows.div_ceil(panel) * claims, &|task| {
-        let (panel, claim) = (task / claims * panel..rows.min((task / claims + 1) * panel), task % claims);
-        let share = &shares[shares.partition_point(|share| share.first_claim <= claim) - 1];
-        let Share { first_claim, weight, likes, .. } = share;
-        let first = (claim - first_claim) * together;
-        let claimed = first..weight.tiles().min(first + together);
-        let mut all = SUMS.take();
-        all.clear();
-        all.resize(claimed.len() * panel.len(), [0.0; TILE_ROWS]);
-        for from in claimed.clone().step_by(streams) {
-            let turns = from..claimed.end.min(from + streams);
+    // SAFETY: each group of each panel is counted to its end once.
+    Some(unsafe { Activations::by_groups(kernels, rows, outs, run) })
+}
+
+/// Tiles of 256 columns.
+const GROUP: usize = BLOCK / TILE_ROWS;
+
+/// Calls `f` with so many sums that are zero.
+fn with_sums(count: usize, f: impl FnOnce(&mut [[f32; TILE_ROWS]])) {
+    let mut sums = SUMS.take();
+    sums.clear();
+    sums.resize(count, [0.0; TILE_ROWS]);
+    f(&mut sums);
+    SUMS.set(sums);
+}
+
+/// How rows and weights are shared out.
+struct Job<'a> {
+    kernels: &'a Kernels,
+    x: &'a Activations,
+    weights: &'a [&'a Packed],
+    /// How the kernels of each like rows.
+    likes: Vec<Rows>,
+    /// Rows that tiles pass by at once.
+    panel: usize,
+    /// Tiles that a thread takes at once.
+    together: usize,
+    /// Tiles that pass by rows by turns.
+    streams: usize,
+    /// Whether memory is asked for what comes next.
+    ask: bool,
+}
+
+impl<'a> Job<'a> {
+    fn new(kernels: &'a Kernels, pool: &Pool, x: &'a Activations, weights: &'a [&'a Packed]) -> Self {
+        let rows = x.rows();
+        let found = finds_streams() && rows <= FOUND;
+        let (mut tiles, mut panel, mut in_order) = (0, rows.max(1), true);
+        let mut streams = if found || rows > FEW { 1 } else { usize::MAX };
+        let mut all = Vec::with_capacity(weights.len());
+        for weight in weights {
+            assert_eq!(x.inputs(), weight.inputs(), "inputs of a product");
+            let mut likes = Rows::default();
+            kernels.packed_rows(weight.kind(), &mut likes);
+            let fits = PANEL / likes.bytes / x.blocks().max(1) / likes.step * likes.step;
+            panel = panel.min(fits.clamp(likes.panel.start, likes.panel.end));
+            streams = streams.min(likes.streams);
+            in_order &= weight.kind().in_order();
+            all.push(likes);
+            tiles += weight.tiles();
+        }
+        // At least four claims for each thread, so that none waits long for another.
+        let together = if rows > FEW { TOGETHER } else { TOGETHER_WITH_FEW };
+        let together = together.min(tiles / (4 * pool.threads())).max(1);
+        Self { kernels, x, weights, likes: all, panel, together, streams, ask: !(found && rows == 1 && in_order) }
+    }
+
+    fn panels(&self) -> usize {
+        self.x.rows().div_ceil(self.panel)
+    }
+
+    /// The rows of a panel.
+    fn panel(&self, number: usize) -> Range<usize> {
+        number * self.panel..self.x.rows().min((number + 1) * self.panel)
+    }
+
+    fn claims(&self, weight: &Packed) -> usize {
+        weight.tiles().div_ceil(self.together)
+    }
+
+    /// The tiles of a claim.
+    fn claimed(&self, weight: &Packed, number: usize) -> Range<usize> {
+        number * self.together..weight.tiles().min((number + 1) * self.together)
+    }
+
+    /// Adds what some tiles of a weight give with the rows of a panel: half by half of the rows, one tile after the other.
+    fn multiply(&self, number: usize, tiles: Range<usize>, panel: Range<usize>, sums: &mut [[f32; TILE_ROWS]]) {
+        let (weight, likes) = (self.weights[number], &self.likes[number]);
+        for from in tiles.clone().step_by(self.streams) {
+            let turns = from..tiles.end.min(from + self.streams);
             for half in likes.halves(panel.clone()) {
-                let ask = ask && half.start == panel.start;
-                let at = claimed.len() * (half.start - panel.start) + (from - first) * half.len();
-                let sums = &mut all[at..at + turns.len() * half.len()];
+                let ask = self.ask && half.start == panel.start;
+                let at = tiles.len() * (half.start - panel.start) + (from - tiles.start) * half.len();
+                let sums = &mut sums[at..at + turns.len() * half.len()];
                 let (data, tiles) = (weight.tiles_of(turns.clone()), turns.len());
-                let kind = weight.kind();
-                multiply(kernels, &TileProduct { kind, data, tiles, x, rows: half, ask }, likes, sums);
+                let (kind, x) = (weight.kind(), self.x);
+                multiply(self.kernels, &TileProduct { kind, data, tiles, x, rows: half, ask }, likes, sums);
             }
         }
+    }
+}
+
+/// What takes a product.
+struct Output<'a> {
+    all: Shared<'a, f32>,
+    outs: usize,
+}
+
+impl<'a> Output<'a> {
+    /// The product of `rows` rows.
+    fn new(out: &'a mut [f32], rows: usize, weight: &Packed) -> Self {
+        assert_eq!(out.len(), rows * weight.outs(), "output of {rows} rows of {}", weight.outs());
+        Self { all: Shared::new(out), outs: weight.outs() }
+    }
+
+    /// Writes what [`Job::multiply`] gave, times a factor.
+    ///
+    /// # Safety
+    /// No other thread writes that of a tile and row of these.
+    unsafe fn put(
+        &self,
+        likes: &Rows,
+        tiles: &Range<usize>,
+        panel: Range<usize>,
+        factor: f32,
+        sums: &[[f32; TILE_ROWS]],
+    ) {
         for half in likes.halves(panel.clone()) {
-            let sums = &all[claimed.len() * (half.start - panel.start)..][..claimed.len() * half.len()];
-            // SAFETY: claims are disjoint ranges of tiles, panels of rows, and each pair is given to one thread once.
-            unsafe { share.put(&claimed, half, sums) };
+            let count = half.len();
+            let sums = &sums[tiles.len() * (half.start - panel.start)..][..tiles.len() * count];
+            // Row by row, as the rows of the output lie far from each other.
+            for (i, row) in half.enumerate() {
+                for (tile, sums) in tiles.clone().zip(sums.chunks_exact(count)) {
+                    let (sums, columns) = (&sums[i], tile * TILE_ROWS..self.outs.min((tile + 1) * TILE_ROWS));
+                    // SAFETY: tiles are disjoint ranges of columns; the rest is the caller's promise.
+                    let to = unsafe { self.all.slice(row * self.outs + columns.start..row * self.outs + columns.end) };
+                    match (factor, to.as_mut_array()) {
+                        // The length is known: a few moves instead of a call.
+                        (1.0, Some(whole)) => *whole = *sums,
+                        (1.0, None) => to.copy_from_slice(&sums[..columns.len()]),
+                        _ => to.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * factor),
+                    }
+                }
+            }
         }
-        SUMS.set(all);
-    });
+    }
 }
 
 /// Tiles with rows, for whose number there is a kernel.

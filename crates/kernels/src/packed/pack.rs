@@ -64,6 +64,11 @@ impl Packed {
         self.inputs
     }
 
+    /// Whether the other is of the same shape and lies in memory alike.
+    pub fn is_like(&self, other: &Self) -> bool {
+        (self.kind, self.outs, self.inputs) == (other.kind, other.outs, other.inputs)
+    }
+
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
         self.data.len()

@@ -5,8 +5,9 @@ use glimmer_encoding::{Encoding, FloatType, GgmlType, Parts, WeightView};
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::memory::Arena;
 use glimmer_kernels::packed::activations::sums_at;
-use glimmer_kernels::packed::{Activations, Packed, Product, matmul};
+use glimmer_kernels::packed::{self, Activations, Packed, Product, matmul};
 use glimmer_kernels::pool::Pool;
+use glimmer_kernels::rows::swiglu;
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -274,6 +275,39 @@ fn several_products_of_one_input_are_each_as_alone() {
                     "{rows} rows on {}",
                     kernels.isa()
                 );
+            }
+        }
+    }
+}
+
+#[test]
+fn swiglu_of_two_products_is_what_its_parts_give() {
+    let k = 512;
+    for (outs, encoding) in [(800, Encoding::Ggml(GgmlType::Q4K)), (300, Encoding::NvFp4), (5, Encoding::MxFp4)] {
+        let [gate, up] = [1, 2].map(|seed| Stored::new(encoding, outs, k, Codes::Random, seed).packed(16));
+        for rows in [1, 3, 12, 20, 150] {
+            let x = activations(rows, k, 3);
+            let (scalar, alone) = (tables()[0], &Pool::new(1));
+            let mut expected = run(scalar, alone, &x, k, &gate);
+            let rounded = swiglu(scalar, alone, &mut expected, &run(scalar, alone, &x, k, &up), outs, true).unwrap();
+            for kernels in tables() {
+                for threads in [1, 3] {
+                    let pool = Pool::new(threads);
+                    let x = Activations::quantize(kernels, &pool, &x, k);
+                    let of = |round| {
+                        let mut out = vec![f32::NAN; rows * outs];
+                        let ours = packed::swiglu(kernels, &pool, &x, [&gate, &up], &mut out, round);
+                        assert!(bits(&out) == bits(&expected), "{encoding}, {rows} rows on {}", kernels.isa());
+                        ours
+                    };
+                    assert!(of(false).is_none());
+                    let ours = of(true).unwrap();
+                    assert_eq!([ours.rows(), ours.inputs()], [rows, outs]);
+                    for number in 0..outs.div_ceil(256) {
+                        let [ours, expected] = [&ours, &rounded].map(|all| format!("{:?}", all.of_rows(number)));
+                        assert_eq!(ours, expected, "{encoding}, {rows} rows on {}", kernels.isa());
+                    }
+                }
             }
         }
     }

@@ -195,8 +195,7 @@ impl<B: Backend> DFlash<B> {
             let attended = b.linear(&b.attend(&q, &sequences, scale), &layer.o_proj);
             observer.see(b, Site::AttentionOut(i), &attended);
             x = layer.around_attention.leave(b, x, attended, &lengths, kernels, observer);
-            let ([gate, up], kernels) = layer.around_mlp.enter(b, &x, &lengths, layer.mlp.inputs(), observer);
-            let out = layer.mlp.output(b, gate, &up);
+            let (out, kernels) = layer.around_mlp.enter_mlp(b, &x, &lengths, &layer.mlp, observer);
             observer.see(b, Site::MlpOut(i), &out);
             x = layer.around_mlp.leave(b, x, out, &lengths, kernels, observer);
             observer.see(b, Site::Layer(i), &x);
@@ -296,6 +295,24 @@ impl<B: Backend> Around<B> {
             Some(conv) => {
                 let (input, kernels) = conv.before(b, &b.rms_norm(x, Some(&self.norm), self.eps), blocks, observer);
                 (b.linears(&input, weights), Some(kernels))
+            }
+        }
+    }
+
+    /// The same with an MLP, whole.
+    fn enter_mlp(
+        &self,
+        b: &B,
+        x: &B::Tensor,
+        blocks: &[usize],
+        mlp: &Mlp<B>,
+        observer: &mut impl Observer<B>,
+    ) -> (B::Tensor, Option<B::Tensor>) {
+        match &self.conv {
+            None => (mlp.forward_normed(b, x, &self.norm, self.eps), None),
+            Some(conv) => {
+                let (input, kernels) = conv.before(b, &b.rms_norm(x, Some(&self.norm), self.eps), blocks, observer);
+                (mlp.forward(b, &input), Some(kernels))
             }
         }
     }

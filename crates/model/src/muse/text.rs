@@ -216,7 +216,7 @@ impl<B: Backend> DecoderLayer<B> {
         observer.see_inside(b, Site::PostAttentionNorm(layer), || b.rms_norm(&attention, norm, c.post_norm_eps));
         let x = b.add_norm(x, attention, norm, c.post_norm_eps);
 
-        let mlp = self.mlp.forward(b, &x, &self.pre_feedforward_layernorm, c.rms_norm_eps);
+        let mlp = self.mlp.forward_normed(b, &x, &self.pre_feedforward_layernorm, c.rms_norm_eps);
         observer.see(b, Site::MlpOut(layer), &mlp);
         b.add_norm(x, mlp, Some(&self.post_feedforward_layernorm), c.post_norm_eps)
     }
