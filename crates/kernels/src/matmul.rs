@@ -14,6 +14,7 @@
 //! product of Arm, `bfdot`, rounds by other rules, and is not used.)
 
 use crate::dispatch::Kernels;
+use crate::isa::finds_streams;
 use crate::lanes::{Element, LANES, Lanes};
 use crate::pool::{Pool, Shared};
 use std::marker::PhantomData;
@@ -139,6 +140,8 @@ pub trait Dot: Copy {
     type Sum: Copy;
     /// As of [`Lanes`].
     const ACCUMULATORS: usize;
+    /// Whether one row of weights, whose products wait for each other, is multiplied as fast as memory sends it.
+    const KEEPS_UP: bool = false;
 
     /// Zeros.
     fn zero(self) -> Self::Sum;
@@ -291,6 +294,8 @@ fn group<D: Dot>(d: D, x: &Elements<D::X>, w: [&Elements<D::W>; GROUP], k: usize
             // The group behind this one, which is asked for once.
             let ahead = if r == 0 { GROUP * size_of_val(w[0]) } else { 0 };
             r += match rows - r {
+                // One stream, which such a machine finds.
+                1 if D::KEEPS_UP && rows == 1 && finds_streams() => block::<D, 1, 1>(d, x, k, first, ws, 0, acc),
                 1 => block::<D, 1, GROUP>(d, x, k, first, ws, ahead, acc),
                 _ if D::ACCUMULATORS < 16 => block::<D, 2, 2>(d, x, k, first, ws, ahead, acc),
                 2 => block::<D, 2, GROUP>(d, x, k, first, ws, ahead, acc),

@@ -14,6 +14,7 @@ impl Dot for Avx512Bf16 {
     type Operand = __m512bh;
     type Sum = __m512;
     const ACCUMULATORS: usize = 16;
+    const KEEPS_UP: bool = true;
 
     #[inline(always)]
     fn zero(self) -> __m512 {
