@@ -55,7 +55,7 @@ impl Isa {
     }
 }
 
-/// Whether this machine finds a stream that is read once, by one row, sooner than it can be asked for: then asking only
+/// Whether this machine finds a stream that is read by few rows sooner than it can be asked for: then asking only
 /// takes the places of loads, and one stream is enough.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn finds_streams() -> bool {

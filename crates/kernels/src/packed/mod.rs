@@ -36,8 +36,9 @@ const FEW: usize = 32;
 /// Tiles that a thread takes at once, if there are enough of them: with few rows a tile is soon done.
 const TOGETHER: usize = 2;
 const TOGETHER_WITH_FEW: usize = 8;
-/// Rows up to which a processor that [finds streams](finds_streams) follows one as fast as several: it is asked for little else meanwhile.
-const FOUND: usize = 3;
+/// Rows up to which a processor that [finds streams](finds_streams) reads one as fast as several, and sooner than it could be asked for it.
+const ONE_STREAM: usize = 3;
+const UNASKED: usize = 2;
 /// Bytes of activations that stay in the second-level cache while tiles pass by them.
 const PANEL: usize = 768 << 10;
 
@@ -231,9 +232,9 @@ struct Job<'a> {
 impl<'a> Job<'a> {
     fn new(kernels: &'a Kernels, pool: &Pool, x: &'a Activations, weights: &'a [&'a Packed]) -> Self {
         let rows = x.rows();
-        let found = finds_streams() && rows <= FOUND;
+        let up_to = |most| finds_streams() && rows <= most;
         let (mut tiles, mut panel, mut in_order) = (0, rows.max(1), true);
-        let mut streams = if found || rows > FEW { 1 } else { usize::MAX };
+        let mut streams = if up_to(ONE_STREAM) || rows > FEW { 1 } else { usize::MAX };
         let mut all = Vec::with_capacity(weights.len());
         for weight in weights {
             assert_eq!(x.inputs(), weight.inputs(), "inputs of a product");
@@ -249,7 +250,7 @@ impl<'a> Job<'a> {
         // At least four claims for each thread, so that none waits long for another.
         let together = if rows > FEW { TOGETHER } else { TOGETHER_WITH_FEW };
         let together = together.min(tiles / (4 * pool.threads())).max(1);
-        Self { kernels, x, weights, likes: all, panel, together, streams, ask: !(found && rows == 1 && in_order) }
+        Self { kernels, x, weights, likes: all, panel, together, streams, ask: !(up_to(UNASKED) && in_order) }
     }
 
     fn panels(&self) -> usize {
