@@ -19,9 +19,10 @@ pub(crate) fn rows<T: Tile>(_: T, _: Kind, rows: &mut Rows) {
     *rows = Rows {
         exactly: T::TOGETHER,
         many: 2 * T::TOGETHER + 1,
-        panel: 32..128,
+        panel: 32..256,
         step: 8,
         streams: STREAMS,
+        turns: TURNS,
         bytes: size_of::<Rounded>(),
     };
 }
@@ -29,6 +30,8 @@ pub(crate) fn rows<T: Tile>(_: T, _: Kind, rows: &mut Rows) {
 /// Tiles that pass by few rows by turns, block by block: a processor sends for what follows a stream by itself, but only so far, and so for more
 /// where there are more streams.
 pub(super) const STREAMS: usize = 4;
+/// Tiles that pass by many rows by turns: a block of those stays in a near cache meanwhile.
+const TURNS: usize = 8;
 /// Blocks, of all tiles together, that memory is asked ahead for.
 const AHEAD: usize = 4;
 

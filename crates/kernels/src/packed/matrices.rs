@@ -125,8 +125,15 @@ type Int<M> = <<M as Matrices>::Tile as Tile>::Int;
 pub(crate) fn rows<M: Matrices>(_: M, kind: Kind, rows: &mut super::Rows) {
     let plain = matches!(kind, Kind::Grouped { group: 64.., .. }) && kind.codes().bits() < 8;
     let many = if plain { M::FROM_PLAIN } else { M::FROM };
-    *rows =
-        super::Rows { exactly: many - 1, many, panel: 48..512, step: MATRIX_ROWS, streams: STREAMS, bytes: BLOCK + 64 };
+    *rows = super::Rows {
+        exactly: many - 1,
+        many,
+        panel: 48..512,
+        step: MATRIX_ROWS,
+        streams: STREAMS,
+        turns: 1,
+        bytes: BLOCK + 64,
+    };
 }
 
 /// Tiles against any number of rows of activations: adds to `out[r]` the sixteen sums of row r, for each tile after the other.

@@ -31,7 +31,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tile::TILE_ROWS;
 
-/// Rows up to which several tiles pass by them by turns.
+/// Rows up to which tiles pass by turns for the sake of the streams that they are read in; above, for the sake of the rows.
 const FEW: usize = 32;
 /// Tiles that a thread takes at once, if there are enough of them: with few rows a tile is soon done.
 const TOGETHER: usize = 2;
@@ -39,7 +39,8 @@ const TOGETHER_WITH_FEW: usize = 8;
 /// Rows up to which a processor that [finds streams](finds_streams) reads one as fast as several, and sooner than it could be asked for it.
 const ONE_STREAM: usize = 3;
 const UNASKED: usize = 2;
-/// Bytes of activations that stay in the second-level cache while tiles pass by them.
+/// Bytes of activations that stay in the second-level cache while tiles pass by them: of all blocks where they do so one by one, of one block
+/// where they do by turns.
 const PANEL: usize = 768 << 10;
 
 thread_local! {
@@ -58,8 +59,9 @@ pub(crate) struct Rows {
     pub panel: Range<usize>,
     /// A divisor of it.
     pub step: usize,
-    /// Tiles that pass by few rows by turns.
+    /// Tiles that pass by turns by few rows, and by many.
     pub streams: usize,
+    pub turns: usize,
     /// What is read of 256 activations.
     pub bytes: usize,
 }
@@ -224,7 +226,7 @@ struct Job<'a> {
     /// Tiles that a thread takes at once.
     together: usize,
     /// Tiles that pass by rows by turns.
-    streams: usize,
+    turns: usize,
     /// Whether memory is asked for what comes next.
     ask: bool,
 }
@@ -234,23 +236,24 @@ impl<'a> Job<'a> {
         let rows = x.rows();
         let up_to = |most| finds_streams() && rows <= most;
         let (mut tiles, mut panel, mut in_order) = (0, rows.max(1), true);
-        let mut streams = if up_to(ONE_STREAM) || rows > FEW { 1 } else { usize::MAX };
+        let mut turns = if up_to(ONE_STREAM) { 1 } else { usize::MAX };
         let mut all = Vec::with_capacity(weights.len());
         for weight in weights {
             assert_eq!(x.inputs(), weight.inputs(), "inputs of a product");
             let mut likes = Rows::default();
             kernels.packed_rows(weight.kind(), &mut likes);
-            let fits = PANEL / likes.bytes / x.blocks().max(1) / likes.step * likes.step;
+            turns = turns.min(if rows > FEW { likes.turns } else { likes.streams });
+            let blocks = if turns > 1 { 1 } else { x.blocks().max(1) };
+            let fits = PANEL / likes.bytes / blocks / likes.step * likes.step;
             panel = panel.min(fits.clamp(likes.panel.start, likes.panel.end));
-            streams = streams.min(likes.streams);
             in_order &= weight.kind().in_order();
             all.push(likes);
             tiles += weight.tiles();
         }
         // At least four claims for each thread, so that none waits long for another.
-        let together = if rows > FEW { TOGETHER } else { TOGETHER_WITH_FEW };
+        let together = if rows > FEW { TOGETHER.max(turns) } else { TOGETHER_WITH_FEW };
         let together = together.min(tiles / (4 * pool.threads())).max(1);
-        Self { kernels, x, weights, likes: all, panel, together, streams, ask: !(up_to(UNASKED) && in_order) }
+        Self { kernels, x, weights, likes: all, panel, together, turns, ask: !(up_to(UNASKED) && in_order) }
     }
 
     fn panels(&self) -> usize {
@@ -274,8 +277,8 @@ impl<'a> Job<'a> {
     /// Adds what some tiles of a weight give with the rows of a panel: half by half of the rows, one tile after the other.
     fn multiply(&self, number: usize, tiles: Range<usize>, panel: Range<usize>, sums: &mut [[f32; TILE_ROWS]]) {
         let (weight, likes) = (self.weights[number], &self.likes[number]);
-        for from in tiles.clone().step_by(self.streams) {
-            let turns = from..tiles.end.min(from + self.streams);
+        for from in tiles.clone().step_by(self.turns) {
+            let turns = from..tiles.end.min(from + self.turns);
             for half in likes.halves(panel.clone()) {
                 let ask = self.ask && half.start == panel.start;
                 let at = tiles.len() * (half.start - panel.start) + (from - tiles.start) * half.len();
