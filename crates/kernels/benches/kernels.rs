@@ -6,7 +6,6 @@ use glimmer_kernels::attention::{Attention, CHUNK, KvLayout, KvType, Pages, Work
 use glimmer_kernels::dispatch::Kernels;
 use glimmer_kernels::limits::{Buffer, Limits};
 use glimmer_kernels::matmul;
-use glimmer_kernels::memory::Arena;
 use glimmer_kernels::packed::{self, Activations, Packed, Product};
 use glimmer_kernels::pool::Pool;
 use std::time::Duration;
@@ -82,7 +81,7 @@ fn products(criterion: &mut Criterion) {
         let shape = [OUTS, INPUTS];
         let Ok(view) = WeightView::new(encoding, &shape, parts) else { continue };
         let bytes = parts.sizes().total() as u64;
-        let Some(mut weight) = Packed::zeros(&Arena::default(), encoding, OUTS, INPUTS) else { continue };
+        let Some(mut weight) = Packed::zeros(None, encoding, OUTS, INPUTS) else { continue };
         weight.pieces(OUTS).into_iter().for_each(|mut piece| piece.fill(&view));
         let mut group = group(criterion, &encoding.to_string());
         for rows in ROWS {

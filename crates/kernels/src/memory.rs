@@ -49,6 +49,16 @@ impl<T: Zero> Buffer<T> {
     }
 }
 
+impl<T: Zero> Buffer<T> {
+    /// `len` zeros of an arena, or alone.
+    pub fn zeros_in(arena: Option<&Arena>, len: usize) -> Option<Self> {
+        match arena {
+            Some(arena) => arena.zeros(len),
+            None => Self::zeros(len),
+        }
+    }
+}
+
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         let bytes = self.len * size_of::<T>();
@@ -126,7 +136,7 @@ impl Arena {
             return Buffer::zeros(0);
         }
         let mut slab = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = slab.whole.upgrade().filter(|whole| bytes <= whole.len() - slab.next);
+        let room = slab.whole.upgrade().filter(|whole| bytes <= whole.len - slab.next);
         let (whole, at) = match room {
             Some(whole) => (whole, slab.next),
             None => {
@@ -188,8 +198,8 @@ impl Blocks {
         let start = match kept.free.pop() {
             Some(start) => start,
             None => {
-                if kept.slabs.last().is_none_or(|slab| kept.next + self.0.bytes > slab.len()) {
-                    let had = kept.slabs.last().map_or(0, |slab| slab.len());
+                if kept.slabs.last().is_none_or(|slab| kept.next + self.0.bytes > slab.len) {
+                    let had = kept.slabs.last().map_or(0, |slab| slab.len);
                     let len = (2 * had).clamp(SLABS[0], SLABS[1]).max(self.0.bytes);
                     let slab = Buffer::zeros(len).or_else(|| Buffer::zeros(self.0.bytes))?;
                     kept.slabs.push(slab);

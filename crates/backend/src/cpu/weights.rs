@@ -64,7 +64,6 @@ enum MatrixRows<'a> {
 /// What a thread multiplies pieces of a mapped weight with; they are of one length, but for the last.
 struct Desk {
     alone: Pool,
-    arena: Arena,
     scratch: Scratch,
     matrix: Option<(usize, Matrix)>,
     part: Vec<f32>,
@@ -102,7 +101,13 @@ impl Table {
 }
 
 impl Matrix {
-    fn zeros(arena: &Arena, form: Form, encoding: Encoding, outs: usize, inputs: usize) -> Result<Self, BackendError> {
+    fn zeros(
+        arena: Option<&Arena>,
+        form: Form,
+        encoding: Encoding,
+        outs: usize,
+        inputs: usize,
+    ) -> Result<Self, BackendError> {
         let len = outs.saturating_mul(inputs);
         Ok(match form {
             Form::F32 => Matrix::F32(zeros(arena, len)?),
@@ -158,7 +163,7 @@ impl CpuBackend {
             self.read_all(source, ranges.into_iter().map(|range| (range, ())).collect(), |(), _| {})?;
             return Ok(Weight { outs, inputs, place: Place::Mapped(form, rows) });
         }
-        let mut matrix = Matrix::zeros(&self.weights, form, source.encoding(), outs, inputs)?;
+        let mut matrix = Matrix::zeros(Some(&self.weights), form, source.encoding(), outs, inputs)?;
         let rows = ranges.first().map_or(TILE_ROWS, ExactSizeIterator::len).next_multiple_of(TILE_ROWS);
         let pieces = ranges.into_iter().zip(matrix.pieces(rows, inputs)).collect();
         let global_scale = self.read_all(source, pieces, |mut piece, view| piece.fill(view))?;
@@ -177,7 +182,7 @@ impl CpuBackend {
         let shape = source.shape();
         let row = encoding.sizes(shape[1]).unwrap_or_default();
         let sizes = encoding.tensor_sizes(&shape).unwrap_or_default();
-        let zeros = |len| zeros::<u8>(&self.weights, len);
+        let zeros = |len| zeros::<u8>(Some(&self.weights), len);
         let mut parts = [zeros(sizes.codes)?, zeros(sizes.scales)?, zeros(sizes.biases)?];
         let mut left = parts.each_mut().map(|part| &mut **part);
         let mut pieces = Vec::new();
@@ -297,20 +302,13 @@ impl CpuBackend {
             self.halves(x);
         }
         let out = Mutex::new(out);
-        let desk = || Desk {
-            alone: Pool::new(1),
-            arena: Arena::default(),
-            scratch: Scratch::default(),
-            matrix: None,
-            part: Vec::new(),
-        };
+        let desk = || Desk { alone: Pool::new(1), scratch: Scratch::default(), matrix: None, part: Vec::new() };
         let task = |desk: &mut Desk, range: Range<usize>| {
             let len = range.len();
             let view = rows.rows(range.clone(), &mut desk.scratch);
             let matrix = match desk.matrix.take().filter(|(had, _)| *had == len) {
                 Some((_, matrix)) => matrix,
-                None => Matrix::zeros(&desk.arena, form, view.encoding(), len, inputs)
-                    .expect("memory for a few hundred rows"),
+                None => Matrix::zeros(None, form, view.encoding(), len, inputs).expect("memory for a few hundred rows"),
             };
             let (_, matrix) = desk.matrix.insert((len, matrix));
             let pieces = matrix.pieces(len.next_multiple_of(TILE_ROWS), inputs);
@@ -370,9 +368,9 @@ fn share<T: Send, S, E: Send>(
     }
 }
 
-fn zeros<T: Zero>(arena: &Arena, len: usize) -> Result<Buffer<T>, BackendError> {
+fn zeros<T: Zero>(arena: Option<&Arena>, len: usize) -> Result<Buffer<T>, BackendError> {
     let bytes = len.saturating_mul(size_of::<T>());
-    arena.zeros(len).ok_or(BackendError::Memory { what: "weights", bytes })
+    Buffer::zeros_in(arena, len).ok_or(BackendError::Memory { what: "weights", bytes })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

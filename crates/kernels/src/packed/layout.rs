@@ -6,7 +6,7 @@
 //! A line of 64 bytes has eight slots of eight bytes: eight inputs of one row each. Lines come in pairs, one for half the
 //! rows of the tile each ([`slot_of`]), so that the two halves, multiplied by the same eight activations, interleave into the
 //! sixteen rows in order. 4-bit codes share a line: the first half's in the low nibbles, the second half's in the high
-//! ones. Further bits lie in lines behind the nibbles of each 32 inputs, those of eight lines at the next bits of a byte. Scales stay in
+//! ones. Further bits lie in lines behind the nibbles of each 32 inputs, those of eight lines, or of four where they are pairs, at the next bits of a byte. Scales stay in
 //! the bits that the file has them in, but for those of scattered bits, which become bytes.
 
 use super::tile::{LINE, TILE_ROWS};

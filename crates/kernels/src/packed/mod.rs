@@ -242,8 +242,9 @@ impl<'a> Job<'a> {
             assert_eq!(x.inputs(), weight.inputs(), "inputs of a product");
             let mut likes = Rows::default();
             kernels.packed_rows(weight.kind(), &mut likes);
-            turns = turns.min(if rows > FEW { likes.turns } else { likes.streams });
-            let blocks = if turns > 1 { 1 } else { x.blocks().max(1) };
+            let by_turns = if rows > FEW { likes.turns } else { likes.streams };
+            turns = turns.min(by_turns);
+            let blocks = if by_turns > 1 { 1 } else { x.blocks().max(1) };
             let fits = PANEL / likes.bytes / blocks / likes.step * likes.step;
             panel = panel.min(fits.clamp(likes.panel.start, likes.panel.end));
             in_order &= weight.kind().in_order();

@@ -28,11 +28,11 @@ impl Packed {
         Kind::of(encoding).map(|kind| (8 * kind.block_bytes()) as f64 / (BLOCK * TILE_ROWS) as f64)
     }
 
-    /// A matrix of zeros, to be filled; `None` where the encoding has no packed layout or there is no memory.
-    pub fn zeros(arena: &Arena, encoding: Encoding, outs: usize, inputs: usize) -> Option<Self> {
+    /// A matrix of zeros, in an arena or alone, to be filled; `None` where the encoding has no packed layout or there is no memory.
+    pub fn zeros(arena: Option<&Arena>, encoding: Encoding, outs: usize, inputs: usize) -> Option<Self> {
         let kind = Kind::of(encoding)?;
         let tile_bytes = inputs.div_ceil(BLOCK).checked_mul(kind.block_bytes())?;
-        let data = arena.zeros(outs.div_ceil(TILE_ROWS).checked_mul(tile_bytes)?)?;
+        let data = Buffer::zeros_in(arena, outs.div_ceil(TILE_ROWS).checked_mul(tile_bytes)?)?;
         Some(Self { encoding, kind, outs, inputs, tile_bytes, factor: 1.0, data })
     }
 
