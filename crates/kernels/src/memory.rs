@@ -47,9 +47,7 @@ impl<T: Zero> Buffer<T> {
         }
         Some(Self { start: system::zeros(bytes)?.cast(), len, whole: None })
     }
-}
 
-impl<T: Zero> Buffer<T> {
     /// `len` zeros of an arena, or alone.
     pub fn zeros_in(arena: Option<&Arena>, len: usize) -> Option<Self> {
         match arena {

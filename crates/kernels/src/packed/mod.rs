@@ -31,6 +31,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tile::TILE_ROWS;
 
+/// Tiles of 256 columns.
+const GROUP: usize = BLOCK / TILE_ROWS;
 /// Rows up to which tiles pass by turns for the sake of the streams that they are read in; above, for the sake of the rows.
 const FEW: usize = 32;
 /// Tiles that a thread takes at once, if there are enough of them: with few rows a tile is soon done.
@@ -201,9 +203,6 @@ pub fn swiglu(
     // SAFETY: each group of each panel is counted to its end once.
     Some(unsafe { Activations::by_groups(kernels, rows, outs, run) })
 }
-
-/// Tiles of 256 columns.
-const GROUP: usize = BLOCK / TILE_ROWS;
 
 /// Calls `f` with so many sums that are zero.
 fn with_sums(count: usize, f: impl FnOnce(&mut [[f32; TILE_ROWS]])) {

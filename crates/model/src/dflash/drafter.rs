@@ -290,12 +290,9 @@ impl<B: Backend> Around<B> {
         weights: [&B::Weight; N],
         observer: &mut impl Observer<B>,
     ) -> ([B::Tensor; N], Option<B::Tensor>) {
-        match &self.conv {
+        match self.input(b, x, blocks, observer) {
             None => (b.norm_linears(x, Some(&self.norm), self.eps, weights), None),
-            Some(conv) => {
-                let (input, kernels) = conv.before(b, &b.rms_norm(x, Some(&self.norm), self.eps), blocks, observer);
-                (b.linears(&input, weights), Some(kernels))
-            }
+            Some((input, kernels)) => (b.linears(&input, weights), Some(kernels)),
         }
     }
 
@@ -308,13 +305,22 @@ impl<B: Backend> Around<B> {
         mlp: &Mlp<B>,
         observer: &mut impl Observer<B>,
     ) -> (B::Tensor, Option<B::Tensor>) {
-        match &self.conv {
+        match self.input(b, x, blocks, observer) {
             None => (mlp.forward_normed(b, x, &self.norm, self.eps), None),
-            Some(conv) => {
-                let (input, kernels) = conv.before(b, &b.rms_norm(x, Some(&self.norm), self.eps), blocks, observer);
-                (mlp.forward(b, &input), Some(kernels))
-            }
+            Some((input, kernels)) => (mlp.forward(b, &input), Some(kernels)),
         }
+    }
+
+    /// What a convolution makes of the norm of x, where there is one, and the kernels of the other.
+    fn input(
+        &self,
+        b: &B,
+        x: &B::Tensor,
+        blocks: &[usize],
+        observer: &mut impl Observer<B>,
+    ) -> Option<(B::Tensor, B::Tensor)> {
+        let conv = self.conv.as_ref()?;
+        Some(conv.before(b, &b.rms_norm(x, Some(&self.norm), self.eps), blocks, observer))
     }
 
     /// x plus the sub-layer's output, both (rows, hidden).
