@@ -21,6 +21,7 @@ use glimmer_kernels::rope::Rotation;
 use glimmer_kernels::rows;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// What a [`CpuBackend`] is made with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,6 +113,11 @@ impl CpuBackend {
     /// Measures once what the machine can do at most, with the threads and the instruction set in use.
     pub fn limits(&self, buffer: &limits::Buffer) -> Limits {
         Limits::measure(self.kernels, &self.pool, buffer)
+    }
+
+    /// The processor time that the threads which work for it have had, the caller included; `None` where the system does not say.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        self.pool.cpu_time()
     }
 
     /// The instruction set in use.

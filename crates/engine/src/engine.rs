@@ -25,6 +25,7 @@ use std::iter;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The backend of this build.
 pub(crate) type Active = CpuBackend;
@@ -337,6 +338,11 @@ impl Engine {
     /// What about the weights looks like a conversion that went wrong, a line for each.
     pub fn suspicions(&self) -> &[String] {
         &self.loaded.suspicions
+    }
+
+    /// The processor time that the caller and the threads that work for it have had; `None` where the system does not say.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        self.loaded.backend.cpu_time()
     }
 
     /// The checkpoint's sampling settings (`generation_config.json`), or the published model's.

@@ -162,15 +162,40 @@ impl Session {
         request: &Request,
         listener: &mut dyn FnMut(Event) -> Flow,
     ) -> Result<Generation, EngineError> {
-        let loaded = Arc::clone(&self.loaded);
-        let mut task = Task::new(&loaded, request.clone())?;
-        let mut goes_on = true;
-        while goes_on {
-            let listener = Box::new(&mut *listener);
-            let alone = &mut [Member { task: &mut task, session: self, listener }];
-            goes_on = advance(&loaded, alone, loaded.geometry.prefill_chunk).remove(0)?;
-        }
-        Ok(task.finish(self))
+        let mut ongoing = self.start(request.clone())?;
+        while ongoing.step(listener)? {}
+        Ok(ongoing.finish())
+    }
+
+    /// Begins to generate, step by step; refuses what can be refused. [`generate`](Self::generate) takes all steps at once.
+    pub fn start(&mut self, request: Request) -> Result<Ongoing<'_>, EngineError> {
+        let task = Task::new(&self.loaded, request)?;
+        Ok(Ongoing { session: self, task })
+    }
+}
+
+/// A generation that goes on when it is told to.
+pub struct Ongoing<'a> {
+    session: &'a mut Session,
+    task: Task,
+}
+
+impl Ongoing<'_> {
+    /// A part of the prompt, or a round. Whether another step follows.
+    pub fn step(&mut self, listener: &mut dyn FnMut(Event) -> Flow) -> Result<bool, EngineError> {
+        let loaded = Arc::clone(&self.session.loaded);
+        let alone = Member { task: &mut self.task, session: self.session, listener: Box::new(listener) };
+        advance(&loaded, &mut [alone], loaded.geometry.prefill_chunk).remove(0)
+    }
+
+    /// How many tokens the output has.
+    pub fn tokens(&self) -> usize {
+        self.task.writer.token_ids.len()
+    }
+
+    /// What came of it.
+    pub fn finish(self) -> Generation {
+        self.task.finish(self.session)
     }
 }
 

@@ -36,7 +36,7 @@ pub mod tune;
 
 pub use engine::{DrafterSettings, Engine, EngineOptions, LoadProgress, PrefixFiles, Settings};
 pub use error::EngineError;
-pub use generate::{Event, Finish, Flow, Generation, Output, Request, RoundRecord, Timings, ToolMessage};
+pub use generate::{Event, Finish, Flow, Generation, Ongoing, Output, Request, RoundRecord, Timings, ToolMessage};
 pub use glimmer_backend::{ActivationType, Isa, KvType, KvTypes, Limits};
 pub use glimmer_checkpoint::hub;
 pub use obtain::{Obtained, PairWidth};

@@ -9,7 +9,6 @@ use crate::random::Random;
 use crate::sampling::argmax;
 use crate::{Engine, EngineError, memory};
 use glimmer_backend::{Backend, Buffer, Limits};
-pub use glimmer_kernels::limits::cpu_time;
 use glimmer_model::muse::TextCache;
 use glimmer_model::observe::Unobserved;
 use std::ops::Range;
@@ -323,7 +322,7 @@ impl<'a> Bench<'a> {
     /// One pass of `rows` rows with all logits.
     fn pass(&mut self, depth: usize, rows: usize) -> Result<Sample, EngineError> {
         let ids = self.ids(rows);
-        let sample = timed(|| self.forward(&ids, 0..rows))?;
+        let sample = timed(self.loaded, || self.forward(&ids, 0..rows))?;
         self.rewind(depth)?;
         Ok(sample)
     }
@@ -331,7 +330,8 @@ impl<'a> Bench<'a> {
     /// A prompt in passes of the prefill chunk, with the last row's logits.
     fn prefill(&mut self, depth: usize, tokens: usize) -> Result<Sample, EngineError> {
         let ids = self.ids(tokens);
-        let sample = timed(|| {
+        let loaded = self.loaded;
+        let sample = timed(loaded, || {
             let chunks = ids.chunks(self.loaded.geometry.prefill_chunk);
             let last = chunks.len() - 1;
             for (i, chunk) in chunks.enumerate() {
@@ -347,7 +347,8 @@ impl<'a> Bench<'a> {
     /// Tokens one after the other, each the likeliest after the one before.
     fn decode(&mut self, depth: usize, tokens: usize) -> Result<Sample, EngineError> {
         let mut id = self.ids(1)[0];
-        let sample = timed(|| {
+        let loaded = self.loaded;
+        let sample = timed(loaded, || {
             for _ in 0..tokens {
                 let logits = self.forward(&[id], 0..1)?;
                 id = argmax(&logits).unwrap_or(0);
@@ -387,11 +388,12 @@ impl<'a> Bench<'a> {
     }
 }
 
-fn timed<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<Sample, EngineError> {
-    let (cpu, started) = (cpu_time(), Instant::now());
+fn timed<T>(loaded: &Loaded, work: impl FnOnce() -> Result<T, EngineError>) -> Result<Sample, EngineError> {
+    let (before, started) = (loaded.backend.cpu_time(), Instant::now());
     std::hint::black_box(work()?);
     let wall = started.elapsed();
-    Ok(Sample { wall, cpu: cpu.zip(cpu_time()).map(|(before, after)| after.saturating_sub(before)) })
+    let cpu = before.zip(loaded.backend.cpu_time()).map(|(before, after)| after.saturating_sub(before));
+    Ok(Sample { wall, cpu })
 }
 
 fn timing(rows: usize, samples: &[Sample]) -> Timing {

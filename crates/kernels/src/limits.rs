@@ -9,7 +9,7 @@ use crate::memory;
 use crate::pool::{Pool, Shared};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Bytes of a buffer that a thread reads at once: a huge page, and long enough for prefetching to get going.
 const STRETCH: usize = 2 << 20;
@@ -118,19 +118,6 @@ fn products_per_second(pool: &Pool, multiply: &(dyn Fn(&mut u64) + Sync)) -> f64
         done.fetch_add(products, Ordering::Relaxed);
     });
     done.into_inner() as f64 / started.elapsed().as_secs_f64()
-}
-
-/// The processor time that this process has had, of all its threads; `None` where the system does not say.
-pub fn cpu_time() -> Option<Duration> {
-    #[cfg(unix)]
-    {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the pointer is to a timespec of this function.
-        let got = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-        (got == 0).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
-    }
-    #[cfg(not(unix))]
-    None
 }
 
 #[inline(always)]

@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Spins before sleeping: some tens of microseconds.
 const SPINS: u32 = 4000;
@@ -153,6 +154,28 @@ impl Pool {
         self.workers.len() + 1
     }
 
+    /// The processor time that its threads have had, the caller included; `None` where the system does not say.
+    ///
+    /// Linux counts what a thread had up to now only for a thread that is asked for by itself, the others of a process up to its last tick.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::unix::thread::JoinHandleExt;
+            let of = |worker: &JoinHandle<()>| {
+                let mut clock = 0;
+                // SAFETY: workers live as long as the pool, and the pointer is to a variable of this function.
+                let got = unsafe { libc::pthread_getcpuclockid(worker.as_pthread_t(), &mut clock) };
+                (got == 0).then_some(clock)
+            };
+            let mut workers = self.workers.iter().map(of);
+            workers.try_fold(read_clock(libc::CLOCK_THREAD_CPUTIME_ID)?, |all, clock| Some(all + read_clock(clock?)?))
+        }
+        #[cfg(all(unix, not(target_os = "linux")))]
+        return read_clock(libc::CLOCK_PROCESS_CPUTIME_ID);
+        #[cfg(not(unix))]
+        None
+    }
+
     /// Calls `task` once for each tile in `0..tiles`, on all threads, and returns when all are done.
     ///
     /// A task must not call `run` of the same pool: it would wait for itself.
@@ -281,6 +304,15 @@ impl State {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a clock of the system says.
+#[cfg(unix)]
+fn read_clock(clock: libc::clockid_t) -> Option<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a variable of this function.
+    let got = unsafe { libc::clock_gettime(clock, &mut time) };
+    (got == 0).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
 /// A mutable slice that several threads write disjoint parts of.

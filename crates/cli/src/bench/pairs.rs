@@ -1,6 +1,6 @@
 //! What choosing the width makes of the best fixed width, and of decoding plainly.
 //!
-//! Repetitions are interleaved, so each makes a pair of two rows. Of the logarithms of what a token costs in one over what it costs
+//! Widths take turns, so each repetition makes a pair of two rows. Of the logarithms of what a token costs in one over what it costs
 //! in the other come a mean and a bound that the truth is above of with a probability of 95 %.
 
 use super::row::{PLAIN, Row};

@@ -15,7 +15,9 @@ pub const PLAIN: DraftWidth = DraftWidth::Fixed(1);
 /// One continuation.
 pub struct Run {
     pub generation: Generation,
-    /// Processor time of the process from the first token on, all threads added up.
+    /// What its rounds took, without those of others between them: from its first token to its last.
+    pub time: Duration,
+    /// Processor time of the process meanwhile, all threads added up.
     pub cpu: Option<Duration>,
 }
 
@@ -130,13 +132,12 @@ impl Row {
             differs: None,
             speedup: None,
         };
-        for Run { generation, cpu } in runs {
+        for Run { generation, time, cpu } in runs {
             let (timings, tokens) = (&generation.timings, generation.token_ids.len().saturating_sub(1));
-            let time = timings.predicted_time;
-            row.rates.extend(per_second(tokens, time));
+            row.rates.extend(per_second(tokens, *time));
             if tokens > 0 {
                 let cpu = cpu.filter(|cpu| !cpu.is_zero()).map(|cpu| cpu / threads as u32);
-                row.costs.push(cpu.unwrap_or(time).as_secs_f64() / tokens as f64);
+                row.costs.push(cpu.unwrap_or(*time).as_secs_f64() / tokens as f64);
             }
             row.prefill.extend(per_second(timings.prefill.new, timings.prompt_time));
             generation.rounds.iter().for_each(|round| row.rounds.add(round));

@@ -14,11 +14,10 @@ use crate::{models, terminal};
 use glimmer_engine::inspect::{self, Part};
 use glimmer_engine::sampling::Sampling;
 use glimmer_engine::speculative::{NGRAM_BLOCK, Script};
-use glimmer_engine::step::cpu_time;
 use glimmer_engine::stops::StopRule;
-use glimmer_engine::{DraftWidth, Engine, EngineOptions, Event, Flow, Generation, Output, Request, Session, Source};
+use glimmer_engine::{DraftWidth, Engine, EngineOptions, Flow, Ongoing, Output, Request, Session, Source};
 use serde_json::{Value, json};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The widths that are measured if none are named.
 const WIDTHS: [DraftWidth; 4] = [DraftWidth::Auto, DraftWidth::Fixed(2), DraftWidth::Fixed(5), DraftWidth::Fixed(8)];
@@ -38,6 +37,7 @@ struct Plan {
     ignore_eos: bool,
     sampling: BenchSampling,
     accept: Option<f64>,
+    /// Widths take turns round by round, and are compared repetition by repetition.
     pairs: bool,
 }
 
@@ -61,7 +61,7 @@ pub fn set(args: BenchArgs, around: &Surroundings, interrupt: &Interrupt) -> Out
     if prompts.iter().any(|prompt| prompt.framing == "bytes") {
         terminal::say("note: the checkpoint has no tokenizer; the prompts' bytes stand for tokens");
     }
-    let mut measuring = Measuring::new(&plan, &engine, interrupt)?;
+    let mut measuring = Measuring::new(&plan, &engine, widths.len(), interrupt)?;
     let mut rows = measuring.rows(&prompts, &widths)?;
     let compared = table::compare(&mut rows);
     let mut out = table::table(&rows);
@@ -168,17 +168,32 @@ fn preflight(plan: &mut Plan) -> Outcome<Vec<DraftWidth>> {
     Ok(plan.baseline.then_some(PLAIN).into_iter().chain(widths).collect())
 }
 
-/// A model, and one sequence that everything is measured on.
+/// A model, and the sequences that everything is measured on.
 struct Measuring<'a> {
     plan: &'a Plan,
     engine: &'a Engine,
-    session: Session,
+    /// As many as continue a prompt by turns.
+    sessions: Vec<Session>,
     sampling: Sampling,
     listening: Listening<'a>,
 }
 
+/// A continuation that takes its turns with others, and what it has taken since its first token.
+struct Voice<'a> {
+    ongoing: Ongoing<'a>,
+    goes_on: bool,
+    time: Duration,
+    cpu: Option<Duration>,
+}
+
+impl Voice<'_> {
+    fn finish(self) -> Run {
+        Run { generation: self.ongoing.finish(), time: self.time, cpu: self.cpu }
+    }
+}
+
 impl<'a> Measuring<'a> {
-    fn new(plan: &'a Plan, engine: &'a Engine, interrupt: &'a Interrupt) -> Outcome<Self> {
+    fn new(plan: &'a Plan, engine: &'a Engine, widths: usize, interrupt: &'a Interrupt) -> Outcome<Self> {
         let BenchSampling { temperature, top_k, top_p, min_p, seed } = plan.sampling;
         let defaults = engine.default_sampling().clone();
         let sampling = Sampling {
@@ -189,7 +204,9 @@ impl<'a> Measuring<'a> {
             seed,
             ..defaults
         };
-        Ok(Self { plan, engine, session: engine.session()?, sampling, listening: interrupt.listen() })
+        let together = if plan.pairs { widths } else { 1 };
+        let sessions = (0..together).map(|_| engine.session()).collect::<Result<_, _>>()?;
+        Ok(Self { plan, engine, sessions, sampling, listening: interrupt.listen() })
     }
 
     /// A row for each prompt and width, by prompt; of at least one prompt. Every prompt is continued at all widths before the next, and everything before
@@ -199,7 +216,7 @@ impl<'a> Measuring<'a> {
         // With its script: what the drafter is worth is learned from the first round on.
         self.engine.rehearse(scripts[0].clone());
         for &width in widths {
-            self.speak(&prompts[0], width, WARM_UP)?;
+            self.speak(&prompts[0], &[width], WARM_UP)?;
         }
         let (count, each) = (widths.len(), prompts.len() * widths.len());
         let mut runs: Vec<Vec<Run>> = (0..each).map(|_| Vec::new()).collect();
@@ -207,15 +224,17 @@ impl<'a> Measuring<'a> {
         let total = (each * self.plan.repeats) as u64;
         let mut done = 0;
         for repeat in 0..self.plan.repeats {
+            let order: Vec<usize> = (0..count).map(|turn| (turn + repeat) % count).collect();
             for (n, (prompt, script)) in prompts.iter().zip(&scripts).enumerate() {
                 // All widths have the same luck, repetitions each their own.
                 let seed = self.sampling.seed.wrapping_add(repeat as u64);
                 self.engine.rehearse(script.clone().map(|script| Script { seed, ..script }));
-                for turn in 0..count {
-                    let at = (turn + repeat) % count;
+                for together in order.chunks(self.sessions.len()) {
                     progress.update(done, total);
-                    runs[n * count + at].push(self.speak(prompt, widths[at], self.plan.tokens)?);
-                    done += 1;
+                    let chosen: Vec<DraftWidth> = together.iter().map(|&at| widths[at]).collect();
+                    let found = self.speak(prompt, &chosen, self.plan.tokens)?;
+                    together.iter().zip(found).for_each(|(at, run)| runs[n * count + at].push(run));
+                    done += together.len() as u64;
                 }
             }
         }
@@ -228,23 +247,38 @@ impl<'a> Measuring<'a> {
     /// What a drafter that was told how often to be right has to know.
     fn script(&mut self, prompt: &Encoded) -> Outcome<Option<Script>> {
         let Some(acceptance) = self.plan.accept else { return Ok(None) };
-        let Run { generation, .. } = self.speak(prompt, PLAIN, self.plan.tokens)?;
+        let Run { generation, .. } = self.speak(prompt, &[PLAIN], self.plan.tokens)?.remove(0);
         let tokens = [&prompt.ids[..], &generation.token_ids].concat();
         Ok(Some(Script { tokens, acceptance, seed: self.sampling.seed }))
     }
 
-    fn speak(&mut self, prompt: &Encoded, width: DraftWidth, tokens: usize) -> Outcome<Run> {
-        let request = self.request(prompt, width, tokens);
-        self.session.reset();
-        let (listening, mut before) = (&self.listening, None);
-        let generation: Generation = self.session.generate(&request, &mut |event| {
-            if matches!(event, Event::Token(_)) && before.is_none() {
-                before = cpu_time();
+    /// Continues a prompt at these widths, no more than there are sequences. After the prompt they go on by turns, round by round: next is who has the fewest
+    /// tokens, so that what disturbs the machine disturbs all alike.
+    fn speak(&mut self, prompt: &Encoded, widths: &[DraftWidth], tokens: usize) -> Outcome<Vec<Run>> {
+        let requests: Vec<Request> = widths.iter().map(|&width| self.request(prompt, width, tokens)).collect();
+        let Self { sessions, listening, engine, .. } = self;
+        let mut listener = |_| if listening.hit() { Flow::Cancel } else { Flow::Continue };
+        let mut voices = Vec::with_capacity(widths.len());
+        for (session, request) in sessions.iter_mut().zip(requests) {
+            session.reset();
+            let (mut ongoing, mut goes_on) = (session.start(request)?, true);
+            while goes_on && ongoing.tokens() == 0 {
+                goes_on = ongoing.step(&mut listener)?;
             }
-            if listening.hit() { Flow::Cancel } else { Flow::Continue }
-        })?;
-        let cpu = before.zip(cpu_time()).map(|(before, after)| after.saturating_sub(before));
-        if listening.hit() { Err(Failure::Interrupted) } else { Ok(Run { generation, cpu }) }
+            voices.push(Voice { ongoing, goes_on, time: Duration::ZERO, cpu: Some(Duration::ZERO) });
+        }
+        let unfinished = |voice: &&mut Voice<'_>| voice.goes_on;
+        while let Some(next) = voices.iter_mut().filter(unfinished).min_by_key(|voice| voice.ongoing.tokens()) {
+            let (started, before) = (Instant::now(), engine.cpu_time());
+            next.goes_on = next.ongoing.step(&mut listener)?;
+            let cpu = before.zip(engine.cpu_time()).map(|(before, after)| after.saturating_sub(before));
+            next.time += started.elapsed();
+            next.cpu = next.cpu.zip(cpu).map(|(all, cpu)| all + cpu);
+        }
+        if listening.hit() {
+            return Err(Failure::Interrupted);
+        }
+        Ok(voices.into_iter().map(Voice::finish).collect())
     }
 
     fn request(&self, prompt: &Encoded, width: DraftWidth, tokens: usize) -> Request {

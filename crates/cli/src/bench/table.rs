@@ -114,8 +114,9 @@ mod tests {
                 tool_messages: Vec::new(),
                 finish: Finish::Length,
                 rounds: Vec::new(),
-                timings: Timings { predicted_time: Duration::from_secs(1), ..Timings::default() },
+                timings: Timings::default(),
             },
+            time: Duration::from_secs(1),
             cpu: None,
         };
         let prompt = Encoded { name: prompt.into(), ids: vec![1], framing: "ids" };
