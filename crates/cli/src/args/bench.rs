@@ -66,7 +66,7 @@ pub struct BenchArgs {
     /// The drafter takes its time, but each of its proposals is right with this probability.
     #[arg(long, value_name = "P", hide = true, value_parser = probability)]
     pub accept: Option<f64>,
-    /// So many repetitions, in which widths take turns round by round, and bounds of what auto makes of the best fixed width and of decoding plainly.
+    /// So many repetitions, in which widths take turns of a few rounds, and bounds of what auto makes of the best fixed width and of decoding plainly.
     #[arg(long, value_name = "N", hide = true, conflicts_with = "repetitions", value_parser = value_parser!(u32).range(2..=1000))]
     pub pairs: Option<u32>,
     #[command(flatten)]

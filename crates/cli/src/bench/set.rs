@@ -24,6 +24,9 @@ const WIDTHS: [DraftWidth; 4] = [DraftWidth::Auto, DraftWidth::Fixed(2), DraftWi
 /// Tokens that are generated before anything is measured.
 const WARM_UP: usize = 8;
 
+/// Tokens of a turn, where widths take turns: what one leaves in the caches is not what another needs.
+const TURN: usize = 16;
+
 /// What is to be measured.
 struct Plan {
     options: EngineOptions,
@@ -37,7 +40,7 @@ struct Plan {
     ignore_eos: bool,
     sampling: BenchSampling,
     accept: Option<f64>,
-    /// Widths take turns round by round, and are compared repetition by repetition.
+    /// Widths take turns of a few rounds, and are compared repetition by repetition.
     pairs: bool,
 }
 
@@ -252,7 +255,7 @@ impl<'a> Measuring<'a> {
         Ok(Some(Script { tokens, acceptance, seed: self.sampling.seed }))
     }
 
-    /// Continues a prompt at these widths, no more than there are sequences. After the prompt they go on by turns, round by round: next is who has the fewest
+    /// Continues a prompt at these widths, no more than there are sequences. After the prompt they go on by turns, a few rounds each: next is who has the fewest
     /// tokens, so that what disturbs the machine disturbs all alike.
     fn speak(&mut self, prompt: &Encoded, widths: &[DraftWidth], tokens: usize) -> Outcome<Vec<Run>> {
         let requests: Vec<Request> = widths.iter().map(|&width| self.request(prompt, width, tokens)).collect();
@@ -269,8 +272,10 @@ impl<'a> Measuring<'a> {
         }
         let unfinished = |voice: &&mut Voice<'_>| voice.goes_on;
         while let Some(next) = voices.iter_mut().filter(unfinished).min_by_key(|voice| voice.ongoing.tokens()) {
-            let (started, before) = (Instant::now(), engine.cpu_time());
-            next.goes_on = next.ongoing.step(&mut listener)?;
+            let (started, before, end) = (Instant::now(), engine.cpu_time(), next.ongoing.tokens() + TURN);
+            while next.goes_on && next.ongoing.tokens() < end {
+                next.goes_on = next.ongoing.step(&mut listener)?;
+            }
             let cpu = before.zip(engine.cpu_time()).map(|(before, after)| after.saturating_sub(before));
             next.time += started.elapsed();
             next.cpu = next.cpu.zip(cpu).map(|(all, cpu)| all + cpu);
