@@ -115,7 +115,7 @@ impl CpuBackend {
         Limits::measure(self.kernels, &self.pool, buffer)
     }
 
-    /// The processor time that the threads which work for it have had, the caller included; `None` where the system does not say.
+    /// The processor time that its threads have had, as [`Pool::cpu_time`] counts it.
     pub fn cpu_time(&self) -> Option<Duration> {
         self.pool.cpu_time()
     }

@@ -340,7 +340,8 @@ impl Engine {
         &self.loaded.suspicions
     }
 
-    /// The processor time that the caller and the threads that work for it have had; `None` where the system does not say.
+    /// The processor time that the caller and the threads that work for it have had, for a difference that is taken by one caller; `None`
+    /// where the system does not say.
     pub fn cpu_time(&self) -> Option<Duration> {
         self.loaded.backend.cpu_time()
     }

@@ -167,25 +167,30 @@ impl Session {
         Ok(ongoing.finish())
     }
 
-    /// Begins to generate, step by step; refuses what can be refused. [`generate`](Self::generate) takes all steps at once.
+    /// Begins to generate, step by step, as [`generate`](Self::generate) does with all steps at once. What can be refused is refused here.
     pub fn start(&mut self, request: Request) -> Result<Ongoing<'_>, EngineError> {
         let task = Task::new(&self.loaded, request)?;
         Ok(Ongoing { session: self, task })
     }
 }
 
-/// A generation that goes on when it is told to.
+/// A generation that goes on when it is told to. Its session holds what [`generate`](Session::generate) would leave there once it is
+/// [finished](Self::finish).
 pub struct Ongoing<'a> {
     session: &'a mut Session,
     task: Task,
 }
 
 impl Ongoing<'_> {
-    /// A part of the prompt, or a round. Whether another step follows.
+    /// A part of the prompt, or a round. Whether another step follows; none does after an error.
     pub fn step(&mut self, listener: &mut dyn FnMut(Event) -> Flow) -> Result<bool, EngineError> {
         let loaded = Arc::clone(&self.session.loaded);
         let alone = Member { task: &mut self.task, session: self.session, listener: Box::new(listener) };
-        advance(&loaded, &mut [alone], loaded.geometry.prefill_chunk).remove(0)
+        let result = advance(&loaded, &mut [alone], loaded.geometry.prefill_chunk).remove(0);
+        if result.is_err() {
+            self.task.stage = Stage::Done(Finish::Cancelled);
+        }
+        result
     }
 
     /// How many tokens the output has.
@@ -193,8 +198,11 @@ impl Ongoing<'_> {
         self.task.writer.token_ids.len()
     }
 
-    /// What came of it.
-    pub fn finish(self) -> Generation {
+    /// What came of it; before its end, as if it had been cancelled.
+    pub fn finish(mut self) -> Generation {
+        if !matches!(self.task.stage, Stage::Done(_)) {
+            self.task.writer.flush(&mut |_| Flow::Continue);
+        }
         self.task.finish(self.session)
     }
 }

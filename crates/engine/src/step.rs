@@ -105,7 +105,7 @@ pub struct Timing {
     pub min: Duration,
     /// The median time.
     pub median: Duration,
-    /// The median of the processor time of the whole process, all threads added up; `None` where the system does not say.
+    /// The median of the processor time, all threads added up; `None` where the system does not say.
     pub cpu: Option<Duration>,
 }
 

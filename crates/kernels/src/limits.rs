@@ -195,15 +195,4 @@ mod tests {
             assert_eq!(matrices.is_some_and(|matrices| matrices > 1e6), isa == Isa::Amx, "{isa}: {matrices:?}");
         }
     }
-
-    #[test]
-    fn processor_time_passes() {
-        let before = cpu_time();
-        let mut x = 1u64;
-        for i in 0..20_000_000u64 {
-            x = black_box(x.wrapping_mul(i | 1));
-        }
-        assert_eq!(before.is_some(), cfg!(unix));
-        assert!(cpu_time() > before || !cfg!(unix));
-    }
 }

@@ -154,24 +154,27 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// The processor time that its threads have had, the caller included; `None` where the system does not say.
+    /// The processor time that its threads have had, the caller included, for a difference that is taken by one caller; other systems than
+    /// Linux count those of the whole process. `None` where the system does not say.
     ///
-    /// Linux counts what a thread had up to now only for a thread that is asked for by itself, the others of a process up to its last tick.
+    /// Linux knows of the other threads of a process what they had up to their last tick; up to now, only of one that it is asked for.
     pub fn cpu_time(&self) -> Option<Duration> {
-        #[cfg(target_os = "linux")]
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
         {
             use std::os::unix::thread::JoinHandleExt;
-            let of = |worker: &JoinHandle<()>| {
+            let clock_of = |worker: &JoinHandle<()>| {
                 let mut clock = 0;
-                // SAFETY: workers live as long as the pool, and the pointer is to a variable of this function.
+                // SAFETY: no worker is joined while the pool is borrowed, and the pointer is to a variable of this function.
                 let got = unsafe { libc::pthread_getcpuclockid(worker.as_pthread_t(), &mut clock) };
                 (got == 0).then_some(clock)
             };
-            let mut workers = self.workers.iter().map(of);
-            workers.try_fold(read_clock(libc::CLOCK_THREAD_CPUTIME_ID)?, |all, clock| Some(all + read_clock(clock?)?))
+            let mut clocks = self.workers.iter().map(clock_of);
+            clocks.try_fold(read_clock(libc::CLOCK_THREAD_CPUTIME_ID)?, |all, clock| Some(all + read_clock(clock?)?))
         }
-        #[cfg(all(unix, not(target_os = "linux")))]
-        return read_clock(libc::CLOCK_PROCESS_CPUTIME_ID);
+        #[cfg(all(unix, not(all(target_os = "linux", target_env = "gnu"))))]
+        {
+            read_clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+        }
         #[cfg(not(unix))]
         None
     }
@@ -344,6 +347,25 @@ impl<'a, T> Shared<'a, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_of_all_threads_is_counted() {
+        let pool = Pool::new(2);
+        let before = pool.cpu_time();
+        // Each waits for the other, so both are busy.
+        let arrived = AtomicUsize::new(0);
+        let started = std::time::Instant::now();
+        pool.run(2, &|_| {
+            arrived.fetch_add(1, Ordering::SeqCst);
+            while arrived.load(Ordering::SeqCst) < 2 || started.elapsed() < Duration::from_millis(40) {
+                std::hint::spin_loop();
+            }
+        });
+        assert_eq!(before.is_some(), cfg!(unix));
+        let had = before.zip(pool.cpu_time()).map(|(before, after)| after - before);
+        // As much as one thread has in that time is there on the busiest machine.
+        assert!(had.is_none_or(|had| had > Duration::from_millis(5)), "{had:?}");
+    }
 
     #[test]
     fn every_tile_runs_once() {

@@ -66,7 +66,7 @@ pub struct BenchArgs {
     /// The drafter takes its time, but each of its proposals is right with this probability.
     #[arg(long, value_name = "P", hide = true, value_parser = probability)]
     pub accept: Option<f64>,
-    /// So many repetitions, in which widths take turns of a few rounds, and bounds of what auto makes of the best fixed width and of decoding plainly.
+    /// So many repetitions, in which widths take turns of a few tokens, and bounds of what auto makes of the best fixed width and of decoding plainly.
     #[arg(long, value_name = "N", hide = true, conflicts_with = "repetitions", value_parser = value_parser!(u32).range(2..=1000))]
     pub pairs: Option<u32>,
     #[command(flatten)]
@@ -125,8 +125,8 @@ pub enum Bench {
     ///
     /// A pass is of the target alone, with the logits of all its rows, after --depth positions of random keys and values.
     /// Passes of all widths take turns, so that what disturbs the machine disturbs all alike; its read bandwidth and the peak
-    /// of its arithmetic are measured between them. `cpu ms` is the processor time of the whole process during a pass, all
-    /// threads added up; `GB/s` counts the bytes that the file has the matrices in; `limit ms` is what reading them at 88 % of
+    /// of its arithmetic are measured between them. `cpu ms` is the processor time that a pass takes, all threads added
+    /// up; `GB/s` counts the bytes that the file has the matrices in; `limit ms` is what reading them at 88 % of
     /// the bandwidth takes, or multiplying at 62 % of the peak, whichever is more.
     Step(Box<StepArgs>),
 }

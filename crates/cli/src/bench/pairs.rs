@@ -67,7 +67,7 @@ pub fn table(rows: &[Row], accept: Option<f64>) -> String {
     out
 }
 
-/// The best speedup over the fixed widths that their times promise: E(w) t(1) / (t_verify(w) + t_draft(w) + t_observe(w)), where
+/// The best speedup over the fixed widths that their mean times promise: E(w) t(1) / (t_verify(w) + t_draft(w) + t_observe(w)), where
 /// E(w) = (1 - p^w) / (1 - p) are the tokens of a round of w rows.
 fn expected(rows: &[Row], accept: f64) -> Option<f64> {
     let plain = rows.iter().find(|row| row.width == PLAIN)?.rounds.seconds()?;

@@ -17,7 +17,7 @@ pub struct Run {
     pub generation: Generation,
     /// What its rounds took, without those of others between them: from its first token to its last.
     pub time: Duration,
-    /// Processor time of the process meanwhile, all threads added up.
+    /// Processor time meanwhile, all threads added up.
     pub cpu: Option<Duration>,
 }
 
@@ -87,11 +87,10 @@ impl Rounds {
         self.accepted.iter().zip(&self.proposed).map(|(&accepted, &of)| accepted as f64 / of as f64).collect()
     }
 
-    /// The median time of a round, all of it.
+    /// The mean time of a round, all of it: where widths take turns, each has had its share of whatever state the machine was in.
     pub fn seconds(&self) -> Option<f64> {
-        let parts = self.observe.iter().zip(&self.draft).zip(&self.verify);
-        Spread::of(&parts.map(|((observe, draft), verify)| observe + draft + verify).collect::<Vec<_>>())
-            .map(|spread| spread.median)
+        let all: f64 = [&self.observe, &self.draft, &self.verify].into_iter().flatten().sum();
+        (self.count > 0).then(|| all / self.count as f64)
     }
 
     fn json(&self) -> Value {

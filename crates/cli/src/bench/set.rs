@@ -24,7 +24,7 @@ const WIDTHS: [DraftWidth; 4] = [DraftWidth::Auto, DraftWidth::Fixed(2), DraftWi
 /// Tokens that are generated before anything is measured.
 const WARM_UP: usize = 8;
 
-/// Tokens of a turn, where widths take turns: what one leaves in the caches is not what another needs.
+/// Tokens of a turn, where widths take turns: what one leaves in the processor's caches is not what another needs, so its first round is slower.
 const TURN: usize = 16;
 
 /// What is to be measured.
@@ -40,7 +40,7 @@ struct Plan {
     ignore_eos: bool,
     sampling: BenchSampling,
     accept: Option<f64>,
-    /// Widths take turns of a few rounds, and are compared repetition by repetition.
+    /// Widths take turns of a few tokens, and are compared repetition by repetition.
     pairs: bool,
 }
 
@@ -175,7 +175,7 @@ fn preflight(plan: &mut Plan) -> Outcome<Vec<DraftWidth>> {
 struct Measuring<'a> {
     plan: &'a Plan,
     engine: &'a Engine,
-    /// As many as continue a prompt by turns.
+    /// One for each width where those take turns.
     sessions: Vec<Session>,
     sampling: Sampling,
     listening: Listening<'a>,
@@ -218,8 +218,8 @@ impl<'a> Measuring<'a> {
         let scripts = prompts.iter().map(|prompt| self.script(prompt)).collect::<Outcome<Vec<_>>>()?;
         // With its script: what the drafter is worth is learned from the first round on.
         self.engine.rehearse(scripts[0].clone());
-        for &width in widths {
-            self.speak(&prompts[0], &[width], WARM_UP)?;
+        for together in widths.chunks(self.sessions.len()) {
+            self.speak(&prompts[0], together, 0, WARM_UP)?;
         }
         let (count, each) = (widths.len(), prompts.len() * widths.len());
         let mut runs: Vec<Vec<Run>> = (0..each).map(|_| Vec::new()).collect();
@@ -227,17 +227,17 @@ impl<'a> Measuring<'a> {
         let total = (each * self.plan.repeats) as u64;
         let mut done = 0;
         for repeat in 0..self.plan.repeats {
-            let order: Vec<usize> = (0..count).map(|turn| (turn + repeat) % count).collect();
             for (n, (prompt, script)) in prompts.iter().zip(&scripts).enumerate() {
                 // All widths have the same luck, repetitions each their own.
                 let seed = self.sampling.seed.wrapping_add(repeat as u64);
                 self.engine.rehearse(script.clone().map(|script| Script { seed, ..script }));
-                for together in order.chunks(self.sessions.len()) {
+                let together = self.sessions.len();
+                for turn in (0..count).step_by(together) {
                     progress.update(done, total);
-                    let chosen: Vec<DraftWidth> = together.iter().map(|&at| widths[at]).collect();
-                    let found = self.speak(prompt, &chosen, self.plan.tokens)?;
-                    together.iter().zip(found).for_each(|(at, run)| runs[n * count + at].push(run));
-                    done += together.len() as u64;
+                    let at = if together == 1 { (turn + repeat) % count } else { turn };
+                    let found = self.speak(prompt, &widths[at..at + together], repeat, self.plan.tokens)?;
+                    found.into_iter().enumerate().for_each(|(i, run)| runs[n * count + at + i].push(run));
+                    done += together as u64;
                 }
             }
         }
@@ -250,14 +250,15 @@ impl<'a> Measuring<'a> {
     /// What a drafter that was told how often to be right has to know.
     fn script(&mut self, prompt: &Encoded) -> Outcome<Option<Script>> {
         let Some(acceptance) = self.plan.accept else { return Ok(None) };
-        let Run { generation, .. } = self.speak(prompt, &[PLAIN], self.plan.tokens)?.remove(0);
+        let Run { generation, .. } = self.speak(prompt, &[PLAIN], 0, self.plan.tokens)?.remove(0);
         let tokens = [&prompt.ids[..], &generation.token_ids].concat();
         Ok(Some(Script { tokens, acceptance, seed: self.sampling.seed }))
     }
 
-    /// Continues a prompt at these widths, no more than there are sequences. After the prompt they go on by turns, a few rounds each: next is who has the fewest
-    /// tokens, so that what disturbs the machine disturbs all alike.
-    fn speak(&mut self, prompt: &Encoded, widths: &[DraftWidth], tokens: usize) -> Outcome<Vec<Run>> {
+    /// Continues a prompt at these widths, no more than there are sequences. After the prompt they go on by turns, a few tokens each: next is who has the fewest,
+    /// so that what disturbs the machine disturbs all alike. Of those that have as many it is one after the other, `first` or the one so many behind before
+    /// the others.
+    fn speak(&mut self, prompt: &Encoded, widths: &[DraftWidth], first: usize, tokens: usize) -> Outcome<Vec<Run>> {
         let requests: Vec<Request> = widths.iter().map(|&width| self.request(prompt, width, tokens)).collect();
         let Self { sessions, listening, engine, .. } = self;
         let mut listener = |_| if listening.hit() { Flow::Cancel } else { Flow::Continue };
@@ -270,7 +271,9 @@ impl<'a> Measuring<'a> {
             }
             voices.push(Voice { ongoing, goes_on, time: Duration::ZERO, cpu: Some(Duration::ZERO) });
         }
-        let unfinished = |voice: &&mut Voice<'_>| voice.goes_on;
+        let first = first % voices.len();
+        voices.rotate_left(first);
+        let unfinished = |voice: &&mut Voice<'_>| voice.goes_on && !listening.hit();
         while let Some(next) = voices.iter_mut().filter(unfinished).min_by_key(|voice| voice.ongoing.tokens()) {
             let (started, before, end) = (Instant::now(), engine.cpu_time(), next.ongoing.tokens() + TURN);
             while next.goes_on && next.ongoing.tokens() < end {
@@ -283,6 +286,7 @@ impl<'a> Measuring<'a> {
         if listening.hit() {
             return Err(Failure::Interrupted);
         }
+        voices.rotate_right(first);
         Ok(voices.into_iter().map(Voice::finish).collect())
     }
 

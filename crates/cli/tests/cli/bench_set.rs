@@ -152,7 +152,14 @@ fn a_drafter_can_be_as_right_as_is_asked_for() {
             assert_eq!(row["settings"]["accept"], acceptance);
         }
     }
-    let pairs = ["--prompts", &prompts, "-n", "9", "--widths", "2,auto", "--accept", "0.5", "--pairs", "3"];
+    // Several turns of each.
+    let pairs =
+        ["--prompts", &prompts, "-n", "41", "--ignore-eos", "--widths", "2,auto", "--accept", "0.5", "--pairs", "3"];
+    assert!(
+        rows(&pairs)
+            .iter()
+            .all(|row| row["tokens_equal"] == true && row["tok_s_of_each"].as_array().unwrap().len() == 3)
+    );
     let out = glimmer(&[&["bench", "nano"][..], &pairs].concat()).ok();
     assert!(
         out.contains("| prompt | best fixed | auto to it | at least (95 %) |") && out.contains("| talk | 2 | "),

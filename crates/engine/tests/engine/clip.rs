@@ -36,6 +36,42 @@ fn a_budget_at_each_offset_of_a_block() {
     }
 }
 
+/// Generations that take turns are what they are alone, whenever one is left.
+#[test]
+fn steps_of_two_by_turns() {
+    let engine = Pair::Nano.engine();
+    let prompts = Pair::Nano.prompts();
+    let wanted = |at: usize, width| Request { output: Output::Text, ..request(&prompts[at], &greedy(), width, 30) };
+    let (one, two) = (wanted(2, 5), wanted(3, 2));
+    let alone = [&one, &two].map(|request| visible(&fresh(&engine, request)));
+    let mut sessions = [engine.session().unwrap(), engine.session().unwrap()];
+    {
+        let [first, second] = &mut sessions;
+        let mut both = [first.start(one.clone()).unwrap(), second.start(two.clone()).unwrap()];
+        let mut go = [true; 2];
+        while go.contains(&true) {
+            for (ongoing, goes) in both.iter_mut().zip(&mut go) {
+                *goes = ongoing.step(&mut |_| Flow::Continue).unwrap();
+            }
+        }
+        assert_eq!(both.map(|ongoing| visible(&ongoing.finish())), alone);
+    }
+    assert_eq!(sessions[0].tokens().len(), prompts[2].len() + 29);
+    // Left after some steps, it is what it had come to, text that was held back included, and the session goes on from there.
+    let session = &mut sessions[0];
+    for steps in 0..6 {
+        session.reset();
+        let mut ongoing = session.start(one.clone()).unwrap();
+        (0..steps).for_each(|_| assert!(ongoing.step(&mut |_| Flow::Continue).unwrap()));
+        let tokens = ongoing.tokens();
+        let left = ongoing.finish();
+        assert_eq!((left.finish, left.token_ids.len()), (Finish::Cancelled, tokens));
+        assert_eq!(left.token_ids, alone[0].0[..tokens]);
+        assert!(alone[0].1.as_ref().unwrap().starts_with(left.text.as_deref().unwrap()));
+        assert_eq!(visible(&run(session, &one)), alone[0], "after {steps} steps");
+    }
+}
+
 #[test]
 fn stop_strings_inside_across_and_after_blocks() {
     let engine = Pair::Nano.engine();

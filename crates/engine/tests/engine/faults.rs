@@ -100,6 +100,13 @@ fn where_the_output_stopped_being_finite_is_named() {
                 assert!(message.contains(&format!("position {position}: {place}")), "{tensor} by {chunk}: {message}");
             }
             assert!(session.tokens().is_empty());
+            // Step by step, nothing follows the step that failed.
+            let mut ongoing = session.start(wanted).unwrap();
+            while let Ok(goes_on) = ongoing.step(&mut |_| Flow::Continue) {
+                assert!(goes_on, "{tensor} by {chunk}");
+            }
+            assert!(!ongoing.step(&mut |_| Flow::Continue).unwrap());
+            assert!(ongoing.finish().token_ids.is_empty());
         }
     }
 }

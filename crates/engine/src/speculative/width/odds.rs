@@ -67,6 +67,10 @@ impl Prior {
 
     /// A sequence ended: as far as it went from what was expected, others may.
     pub fn end(&mut self, odds: &Odds) {
+        // Nothing was learned there.
+        if odds.weights == odds.prior.weights {
+            return;
+        }
         for (i, spread) in self.spread.iter_mut().enumerate() {
             let far = odds.weights[i] - odds.prior.weights[i];
             let found = far * far + odds.covariance[i][i];
@@ -162,6 +166,19 @@ mod tests {
         for p in [f64::NAN, 0.0, 1.0, -1.0, 2.0] {
             assert!((0.0..=1.0).contains(&odds.of(Logit::of(p), 1, 1.0)), "{p}");
         }
+    }
+
+    #[test]
+    fn a_sequence_that_learned_nothing_teaches_nothing() {
+        let mut prior = Prior::default();
+        let unused = prior.odds();
+        let mut odds = prior.odds();
+        (0..20).for_each(|_| odds.learn(Logit::of(0.5), 1, true));
+        prior.end(&odds);
+        let spread = prior.spread;
+        prior.end(&unused);
+        assert_eq!(prior.spread, spread);
+        assert_ne!(spread, Prior::default().spread);
     }
 
     #[test]
