@@ -330,8 +330,7 @@ impl<'a> Bench<'a> {
     /// A prompt in passes of the prefill chunk, with the last row's logits.
     fn prefill(&mut self, depth: usize, tokens: usize) -> Result<Sample, EngineError> {
         let ids = self.ids(tokens);
-        let loaded = self.loaded;
-        let sample = timed(loaded, || {
+        let sample = timed(self.loaded, || {
             let chunks = ids.chunks(self.loaded.geometry.prefill_chunk);
             let last = chunks.len() - 1;
             for (i, chunk) in chunks.enumerate() {
@@ -347,8 +346,7 @@ impl<'a> Bench<'a> {
     /// Tokens one after the other, each the likeliest after the one before.
     fn decode(&mut self, depth: usize, tokens: usize) -> Result<Sample, EngineError> {
         let mut id = self.ids(1)[0];
-        let loaded = self.loaded;
-        let sample = timed(loaded, || {
+        let sample = timed(self.loaded, || {
             for _ in 0..tokens {
                 let logits = self.forward(&[id], 0..1)?;
                 id = argmax(&logits).unwrap_or(0);

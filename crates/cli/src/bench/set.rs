@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 const WIDTHS: [DraftWidth; 4] = [DraftWidth::Auto, DraftWidth::Fixed(2), DraftWidth::Fixed(5), DraftWidth::Fixed(8)];
 /// Tokens that are generated before anything is measured.
 const WARM_UP: usize = 8;
-
 /// Tokens of a turn, where widths take turns: what one leaves in the processor's caches is not what another needs, so its first round is slower.
 const TURN: usize = 16;
 
@@ -256,8 +255,7 @@ impl<'a> Measuring<'a> {
     }
 
     /// Continues a prompt at these widths, no more than there are sequences. After the prompt they go on by turns, a few tokens each: next is who has the fewest,
-    /// so that what disturbs the machine disturbs all alike. Of those that have as many it is one after the other, `first` or the one so many behind before
-    /// the others.
+    /// so that what disturbs the machine disturbs all alike; of several who have, the one that comes first from number `first` on.
     fn speak(&mut self, prompt: &Encoded, widths: &[DraftWidth], first: usize, tokens: usize) -> Outcome<Vec<Run>> {
         let requests: Vec<Request> = widths.iter().map(|&width| self.request(prompt, width, tokens)).collect();
         let Self { sessions, listening, engine, .. } = self;
