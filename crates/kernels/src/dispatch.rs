@@ -3,6 +3,7 @@
 use crate::attention::{self, Scores, Weigh};
 use crate::isa::{self, Isa};
 use crate::lanes::{BF16, F16, F32};
+use crate::matmul::Columns;
 use crate::packed::activations::Rounded;
 use crate::packed::layout::Kind;
 use crate::packed::tile::TILE_ROWS;
@@ -115,13 +116,13 @@ kernels! {
     }
     {
         /// A tile of a product with an f32 weight.
-        fn matmul_f32(x: &[f32], w: &[f32], k: usize, out: &mut [&mut [f32]]) = matmul::wide::<_, F32>;
+        fn matmul_f32(x: &[f32], w: &[f32], k: usize, out: &mut Columns<'_>) = matmul::wide::<_, F32>;
         /// A tile of a product with an f16 weight.
-        fn matmul_f16(x: &[f32], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::wide::<_, F16>;
+        fn matmul_f16(x: &[f32], w: &[u16], k: usize, out: &mut Columns<'_>) = matmul::wide::<_, F16>;
         /// A tile of a product with a bf16 weight.
-        fn matmul_bf16(x: &[f32], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::wide::<_, BF16>;
+        fn matmul_bf16(x: &[f32], w: &[u16], k: usize, out: &mut Columns<'_>) = matmul::wide::<_, BF16>;
         /// A tile of a product of bf16 with bf16.
-        fn matmul_pairs(x: &[u16], w: &[u16], k: usize, out: &mut [&mut [f32]]) = matmul::pairs;
+        fn matmul_pairs(x: &[u16], w: &[u16], k: usize, out: &mut Columns<'_>) = matmul::pairs;
         /// A block of f16 keys or values as f32.
         fn widen_f16(from: &[u16], to: &mut [f32]) = attention::widen::<_, F16>;
         /// A block of bf16 keys or values as f32.
@@ -205,7 +206,7 @@ mod avx512bf16 {
     /// # Safety
     /// The machine has the features named.
     #[target_feature(enable = "avx512f,avx512dq,avx512bf16")]
-    unsafe fn matmul_pairs(x: &[u16], w: &[u16], k: usize, out: &mut [&mut [f32]]) {
+    unsafe fn matmul_pairs(x: &[u16], w: &[u16], k: usize, out: &mut Columns<'_>) {
         // SAFETY: the caller knows that the machine has the features.
         matmul::tile(unsafe { isa::Avx512Bf16::assume() }, x, w, k, out);
     }

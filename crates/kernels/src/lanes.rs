@@ -57,6 +57,11 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn exp2_int(self, n: Self::V) -> Self::V;
     /// The sum by halves: lanes i and i + 8, then i + 4, i + 2, i + 1.
     fn sum(self, v: Self::V) -> f32;
+    /// The sums of four.
+    #[inline(always)]
+    fn sums(self, v: [Self::V; 4]) -> [f32; 4] {
+        v.map(|v| self.sum(v))
+    }
     /// The largest lane, by halves like [`sum`](Self::sum), with [`max`](Self::max).
     fn max_lane(self, v: Self::V) -> f32;
 }

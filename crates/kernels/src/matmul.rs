@@ -82,12 +82,12 @@ pub fn settle_bf16(bits: u16) -> u16 {
     if bits & 0x7fff < SMALLEST { 0 } else { bits }
 }
 
-/// Shares the rows of a weight out. `task` takes a range of its elements and, of each row of the output, what they give.
+/// Shares the rows of a weight out. `task` takes a range of its elements and the columns of the output that they give.
 fn share(
     pool: &Pool,
     [inputs, weights, k]: [usize; 3],
     out: &mut [f32],
-    task: impl Fn(Range<usize>, &mut [&mut [f32]]) + Sync,
+    task: impl Fn(Range<usize>, &mut Columns<'_>) + Sync,
 ) {
     assert!(k > 0 && inputs.is_multiple_of(k) && weights.is_multiple_of(k), "operands of {k} inputs");
     let (rows, outs) = (inputs / k, weights / k);
@@ -95,13 +95,37 @@ fn share(
     let out = Shared::new(out);
     let task = |tile: usize| {
         let range = tile * TILE..outs.min((tile + 1) * TILE);
+        let part = range.start * k..range.end * k;
         // SAFETY: tiles are disjoint ranges of columns, and each is given to one thread once.
-        let mut parts: Vec<&mut [f32]> =
-            (0..rows).map(|row| unsafe { out.slice(row * outs + range.start..row * outs + range.end) }).collect();
-        task(range.start * k..range.end * k, &mut parts);
+        task(part, &mut unsafe { Columns::new(&out, outs, range) });
     };
     let tiles = outs.div_ceil(TILE);
     if rows * outs * k < WORTH_SHARING { (0..tiles).for_each(task) } else { pool.run(tiles, &task) }
+}
+
+/// Some columns of a row-major matrix that is being written.
+pub(crate) struct Columns<'a> {
+    matrix: &'a Shared<'a, f32>,
+    /// Elements of a row.
+    cols: usize,
+    range: Range<usize>,
+}
+
+impl<'a> Columns<'a> {
+    /// # Safety
+    /// Nobody else uses those columns meanwhile.
+    unsafe fn new(matrix: &'a Shared<'a, f32>, cols: usize, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= cols);
+        Self { matrix, cols, range }
+    }
+
+    /// What of these columns is in a row.
+    #[inline(always)]
+    fn row(&mut self, row: usize) -> &mut [f32] {
+        let start = row * self.cols;
+        // SAFETY: these columns are nobody else's, and the result borrows them from here.
+        unsafe { self.matrix.slice(start + self.range.start..start + self.range.end) }
+    }
 }
 
 /// Elements that are read at once.
@@ -151,8 +175,8 @@ pub trait Dot: Copy {
     fn load_w(self, w: &Self::W) -> Self::Operand;
     /// Adds the products.
     fn dot(self, x: Self::Operand, w: Self::Operand, sum: Self::Sum) -> Self::Sum;
-    /// The sum of the sixteen by halves.
-    fn sum(self, sum: Self::Sum) -> f32;
+    /// The sums of each sixteen by halves.
+    fn sums(self, sums: [Self::Sum; GROUP]) -> [f32; GROUP];
     /// As of [`Lanes`].
     fn prefetch(self, at: *const u8);
 }
@@ -192,8 +216,8 @@ impl<L: Lanes, E: Element> Dot for Wide<L, E> {
         self.0.fma(x, w, sum)
     }
     #[inline(always)]
-    fn sum(self, sum: L::V) -> f32 {
-        self.0.sum(sum)
+    fn sums(self, sums: [L::V; GROUP]) -> [f32; GROUP] {
+        self.0.sums(sums)
     }
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
@@ -229,8 +253,8 @@ impl<L: Lanes> Dot for Pairs<L> {
         self.0.fma(x[0], w[0], self.0.fma(x[1], w[1], sum))
     }
     #[inline(always)]
-    fn sum(self, sum: L::V) -> f32 {
-        self.0.sum(sum)
+    fn sums(self, sums: [L::V; GROUP]) -> [f32; GROUP] {
+        self.0.sums(sums)
     }
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
@@ -238,133 +262,159 @@ impl<L: Lanes> Dot for Pairs<L> {
     }
 }
 
-/// A tile of f32 activations and weights that are widened: `out[r]` takes row r's products with every row of `weight`.
+/// A tile of f32 activations and weights that are widened: row r of `out` takes row r's products with every row of `weight`.
 #[inline(always)]
-pub(crate) fn wide<L: Lanes, E: Element>(l: L, x: &[f32], weight: &[E::Bits], k: usize, out: &mut [&mut [f32]]) {
+pub(crate) fn wide<L: Lanes, E: Element>(l: L, x: &[f32], weight: &[E::Bits], k: usize, out: &mut Columns<'_>) {
     tile(Wide(l, PhantomData::<E>), x, weight, k, out);
 }
 
 /// The same of bf16 with bf16.
 #[inline(always)]
-pub(crate) fn pairs<L: Lanes>(l: L, x: &[u16], weight: &[u16], k: usize, out: &mut [&mut [f32]]) {
+pub(crate) fn pairs<L: Lanes>(l: L, x: &[u16], weight: &[u16], k: usize, out: &mut Columns<'_>) {
     tile(Pairs(l), x, weight, k, out);
 }
 
 type Elements<C> = [<C as Chunk>::Element];
 
 /// Rows of a weight that are multiplied side by side.
-const GROUP: usize = 4;
-/// Rows of x that pass by a panel of a group: its weights are read from memory once for all of them.
-const ROWS: usize = 8;
-/// Chunks of a panel: few enough for weights and activations to stay in the nearest cache.
-const PANEL: usize = 32;
+pub(crate) const GROUP: usize = 4;
+/// Rows of x that pass by a group at once: as many as the registers of the widest vectors hold accumulators for, with room left
+/// for adding them up.
+const ROWS: usize = 5;
 
 #[inline(always)]
-pub(crate) fn tile<D: Dot>(d: D, x: &Elements<D::X>, weight: &Elements<D::W>, k: usize, out: &mut [&mut [f32]]) {
-    for (out, x) in out.chunks_mut(ROWS).zip(x.chunks(ROWS * k)) {
-        for (number, w) in weight.chunks(GROUP * k).enumerate() {
-            // Where a group is not full, its last row is multiplied again.
-            let (count, mut ws) = (w.len() / k, [w; GROUP]);
-            for (i, row) in ws.iter_mut().enumerate() {
-                *row = &w[i.min(count - 1) * k..][..k];
-            }
-            let sums = group(d, x, ws, k);
-            for (out, sums) in out.iter_mut().zip(&sums) {
-                out[GROUP * number..][..count].copy_from_slice(&sums[..count]);
+pub(crate) fn tile<D: Dot>(d: D, x: &Elements<D::X>, weight: &Elements<D::W>, k: usize, out: &mut Columns<'_>) {
+    // All about as high.
+    let count = x.len() / k;
+    let blocks = count.div_ceil(ROWS);
+    for block in 0..blocks {
+        let (first, end) = (block * count / blocks, (block + 1) * count / blocks);
+        let x = &x[first * k..end * k];
+        match end - first {
+            1 => rows::<D, 1>(d, x, weight, k, first, out),
+            2 => rows::<D, 2>(d, x, weight, k, first, out),
+            3 => rows::<D, 3>(d, x, weight, k, first, out),
+            4 => rows::<D, 4>(d, x, weight, k, first, out),
+            _ => rows::<D, ROWS>(d, x, weight, k, first, out),
+        }
+    }
+}
+
+/// R rows of x, which are row `first` of the output and following.
+#[inline(always)]
+fn rows<D: Dot, const R: usize>(
+    d: D,
+    x: &Elements<D::X>,
+    weight: &Elements<D::W>,
+    k: usize,
+    first: usize,
+    out: &mut Columns<'_>,
+) {
+    let mut xs: [Split<'_, D::X>; R] = [D::X::split(x); R];
+    for (r, row) in xs.iter_mut().enumerate() {
+        *row = D::X::split(&x[r * k..(r + 1) * k]);
+    }
+    for (number, w) in weight.chunks(GROUP * k).enumerate() {
+        // Where a group is not full, its last row is multiplied again.
+        let count = w.len() / k;
+        let mut ws: [Split<'_, D::W>; GROUP] = [D::W::split(w); GROUP];
+        for (i, row) in ws.iter_mut().enumerate() {
+            *row = D::W::split(&w[i.min(count - 1) * k..][..k]);
+        }
+        let sums = group(d, &xs, &ws, size_of_val(w) / count);
+        for (r, sums) in sums.iter().enumerate() {
+            let out = &mut out.row(first + r)[GROUP * number..];
+            match out.first_chunk_mut() {
+                Some(out) => *out = *sums,
+                None => out.copy_from_slice(&sums[..count]),
             }
         }
     }
 }
 
-/// Up to [`ROWS`] rows of x times a group.
+/// A row: its whole chunks, and what is left.
+type Split<'a, C> = (&'a [C], &'a Elements<C>);
+
+/// Rows of x times a group, a row of which has so many bytes.
 #[inline(always)]
-fn group<D: Dot>(d: D, x: &Elements<D::X>, w: [&Elements<D::W>; GROUP], k: usize) -> [[f32; GROUP]; ROWS] {
-    let rows = x.len() / k;
-    let mut acc = [[d.zero(); GROUP]; ROWS];
-    let (ws, w_tails) = (w.map(|w| D::W::split(w).0), w.map(|w| D::W::split(w).1));
-    let chunks = ws[0].len();
-    // Rows of which each vector is used once by a block gain nothing from panels.
-    let step = if rows <= GROUP { chunks.max(1) } else { PANEL };
-    for first in (0..chunks).step_by(step) {
-        let panel = first..chunks.min(first + step);
-        let ws = ws.map(|w| &w[panel.clone()]);
-        let mut r = 0;
-        while r < rows {
-            let (x, acc) = (&x[r * k..], &mut acc[r..]);
-            // The group behind this one, which is asked for once.
-            let ahead = if r == 0 { GROUP * size_of_val(w[0]) } else { 0 };
-            r += match rows - r {
-                // One stream, which such a machine finds.
-                1 if D::KEEPS_UP && rows == 1 && finds_streams() => block::<D, 1, 1>(d, x, k, first, ws, 0, acc),
-                1 => block::<D, 1, GROUP>(d, x, k, first, ws, ahead, acc),
-                _ if D::ACCUMULATORS < 16 => block::<D, 2, 2>(d, x, k, first, ws, ahead, acc),
-                2 => block::<D, 2, GROUP>(d, x, k, first, ws, ahead, acc),
-                3 => block::<D, 3, GROUP>(d, x, k, first, ws, ahead, acc),
-                4 => block::<D, 4, GROUP>(d, x, k, first, ws, ahead, acc),
-                5 => block::<D, 5, 2>(d, x, k, first, ws, ahead, acc),
-                6 => block::<D, 6, 2>(d, x, k, first, ws, ahead, acc),
-                7 => block::<D, 7, 2>(d, x, k, first, ws, ahead, acc),
-                _ => block::<D, 8, 2>(d, x, k, first, ws, ahead, acc),
-            };
-        }
-    }
-    let mut sums = [[0.0; GROUP]; ROWS];
-    for r in 0..rows {
-        for o in 0..GROUP {
-            if !w_tails[o].is_empty() {
-                let x = D::X::padded(D::X::split(&x[r * k..(r + 1) * k]).1);
-                acc[r][o] = d.dot(d.load_x(&x), d.load_w(&D::W::padded(w_tails[o])), acc[r][o]);
+fn group<D: Dot, const R: usize>(
+    d: D,
+    xs: &[Split<'_, D::X>; R],
+    ws: &[Split<'_, D::W>; GROUP],
+    bytes: usize,
+) -> [[f32; GROUP]; R] {
+    let mut sums = [[0.0; GROUP]; R];
+    // The group behind this one, which is asked for once.
+    let next = Some(GROUP * bytes);
+    if D::ACCUMULATORS < 16 && R > 1 {
+        for r in (0..R - 1).step_by(2) {
+            for o in (0..GROUP).step_by(2) {
+                let [[a, b], [c, e]] = block::<D, R, 2, 2>(d, xs, ws, (r, o), next.filter(|_| r == 0));
+                let [a, b, c, e] = d.sums([a, b, c, e]);
+                [sums[r][o], sums[r][o + 1], sums[r + 1][o], sums[r + 1][o + 1]] = [a, b, c, e];
             }
-            sums[r][o] = d.sum(acc[r][o]);
+        }
+        if R % 2 == 1 {
+            sums[R - 1] = d.sums(block::<D, R, 1, GROUP>(d, xs, ws, (R - 1, 0), None)[0]);
+        }
+    } else if D::KEEPS_UP && R == 1 && finds_streams() {
+        // One stream, which such a machine finds.
+        let mut acc = [d.zero(); GROUP];
+        for (o, acc) in acc.iter_mut().enumerate() {
+            *acc = block::<D, R, 1, 1>(d, xs, ws, (0, o), None)[0][0];
+        }
+        sums[0] = d.sums(acc);
+    } else {
+        let acc = block::<D, R, R, GROUP>(d, xs, ws, (0, 0), next);
+        for r in 0..R {
+            sums[r] = d.sums(acc[r]);
         }
     }
     sums
 }
 
-/// The first R rows of x, from chunk `first` on, times a panel of a group, O rows of it at a time; returns R. What lies
-/// `ahead` bytes behind the panel is asked for.
+/// B rows of x times O rows of a group, from these on. What lies `ahead` bytes behind the group's is asked for.
 #[inline(always)]
-fn block<D: Dot, const R: usize, const O: usize>(
+fn block<D: Dot, const R: usize, const B: usize, const O: usize>(
     d: D,
-    x: &Elements<D::X>,
-    k: usize,
-    first: usize,
-    w: [&[D::W]; GROUP],
-    ahead: usize,
-    sums: &mut [[D::Sum; GROUP]],
-) -> usize {
-    let chunks = w[0].len();
-    let mut xs: [&[D::X]; R] = [&[]; R];
-    for (r, row) in xs.iter_mut().enumerate() {
-        *row = &D::X::split(&x[r * k..(r + 1) * k]).0[first..first + chunks];
+    xs: &[Split<'_, D::X>; R],
+    ws: &[Split<'_, D::W>; GROUP],
+    (r, o): (usize, usize),
+    ahead: Option<usize>,
+) -> [[D::Sum; O]; B] {
+    let (xs, ws) = (&xs[r..r + B], &ws[o..o + O]);
+    let chunks = ws[0].0.len();
+    let mut x: [&[D::X]; B] = [&[]; B];
+    for b in 0..B {
+        x[b] = &xs[b].0[..chunks];
     }
-    for part in (0..GROUP).step_by(O) {
-        let mut ws: [&[D::W]; O] = [&[]; O];
-        let mut acc = [[d.zero(); O]; R];
+    let mut w: [&[D::W]; O] = [&[]; O];
+    for o in 0..O {
+        w[o] = &ws[o].0[..chunks];
+    }
+    let mut acc = [[d.zero(); O]; B];
+    let mut weights = [d.load_w(&D::W::padded(&[])); O];
+    for c in 0..chunks {
         for o in 0..O {
-            ws[o] = &w[part + o][..chunks];
-            for r in 0..R {
-                acc[r][o] = sums[r][part + o];
+            if let Some(ahead) = ahead {
+                d.prefetch((&raw const w[o][c]).cast::<u8>().wrapping_add(ahead));
             }
+            weights[o] = d.load_w(&w[o][c]);
         }
-        let mut w = [d.load_w(&D::W::padded(&[])); O];
-        for c in 0..chunks {
+        for b in 0..B {
+            let x = d.load_x(&x[b][c]);
             for o in 0..O {
-                d.prefetch((&raw const ws[o][c]).cast::<u8>().wrapping_add(ahead));
-                w[o] = d.load_w(&ws[o][c]);
-            }
-            for r in 0..R {
-                let x = d.load_x(&xs[r][c]);
-                for o in 0..O {
-                    acc[r][o] = d.dot(x, w[o], acc[r][o]);
-                }
-            }
-        }
-        for o in 0..O {
-            for r in 0..R {
-                sums[r][part + o] = acc[r][o];
+                acc[b][o] = d.dot(x, weights[o], acc[b][o]);
             }
         }
     }
-    R
+    if !ws[0].1.is_empty() {
+        for b in 0..B {
+            let x = d.load_x(&D::X::padded(xs[b].1));
+            for o in 0..O {
+                acc[b][o] = d.dot(x, d.load_w(&D::W::padded(ws[o].1)), acc[b][o]);
+            }
+        }
+    }
+    acc
 }

@@ -156,6 +156,27 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
+    fn sums(self, v: [V; 4]) -> [f32; 4] {
+        let mut sums = [0.0; 4];
+        // SAFETY: see above; four elements are writable.
+        unsafe {
+            let (a, b) = (_mm256_add_ps(v[0].0, v[0].1), _mm256_add_ps(v[1].0, v[1].1));
+            let (c, d) = (_mm256_add_ps(v[2].0, v[2].1), _mm256_add_ps(v[3].0, v[3].1));
+            // Halves of two vectors: the first of each, and the second.
+            let (low, high) = (_mm256_permute2f128_ps::<0x20>(a, c), _mm256_permute2f128_ps::<0x31>(a, c));
+            let ac = _mm256_castps_pd(_mm256_add_ps(low, high));
+            let (low, high) = (_mm256_permute2f128_ps::<0x20>(b, d), _mm256_permute2f128_ps::<0x31>(b, d));
+            let bd = _mm256_castps_pd(_mm256_add_ps(low, high));
+            let (low, high) = (_mm256_unpacklo_pd(ac, bd), _mm256_unpackhi_pd(ac, bd));
+            // Of each half: two of a or c, two of b or d.
+            let two = _mm256_add_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high));
+            let one = _mm256_add_ps(two, _mm256_permute_ps::<0b10_11_00_01>(two));
+            let (ab, cd) = (_mm256_castps256_ps128(one), _mm256_extractf128_ps::<1>(one));
+            _mm_storeu_ps(sums.as_mut_ptr(), _mm_shuffle_ps::<0b10_00_10_00>(ab, cd));
+        }
+        sums
+    }
+    #[inline(always)]
     fn max_lane(self, v: V) -> f32 {
         // SAFETY: see above.
         unsafe {

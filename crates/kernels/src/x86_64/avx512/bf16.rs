@@ -2,7 +2,7 @@
 
 use crate::isa::Avx512Bf16;
 use crate::lanes::{LANES, Lanes};
-use crate::matmul::Dot;
+use crate::matmul::{Dot, GROUP};
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
@@ -36,8 +36,8 @@ impl Dot for Avx512Bf16 {
         unsafe { _mm512_dpbf16_ps(sum, x, w) }
     }
     #[inline(always)]
-    fn sum(self, sum: __m512) -> f32 {
-        self.lanes().sum(sum)
+    fn sums(self, sums: [__m512; GROUP]) -> [f32; GROUP] {
+        self.lanes().sums(sums)
     }
     #[inline(always)]
     fn prefetch(self, at: *const u8) {

@@ -129,6 +129,29 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    fn sums(self, [a, b, c, d]: [V; 4]) -> [f32; 4] {
+        let mut sums = [0.0; 4];
+        // SAFETY: see above; four elements are writable.
+        unsafe {
+            // Quarters of two vectors: the first two of each, and the last two.
+            let (low, high) =
+                (_mm512_shuffle_f32x4::<0b01_00_01_00>(a, b), _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b));
+            let ab = _mm512_add_ps(low, high);
+            let (low, high) =
+                (_mm512_shuffle_f32x4::<0b01_00_01_00>(c, d), _mm512_shuffle_f32x4::<0b11_10_11_10>(c, d));
+            let cd = _mm512_add_ps(low, high);
+            let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
+            let four = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
+            let two = _mm512_add_ps(four, _mm512_permute_ps::<0b01_00_11_10>(four));
+            let one = _mm512_add_ps(two, _mm512_permute_ps::<0b10_11_00_01>(two));
+            let first = _mm512_castps_si512(one);
+            let each =
+                _mm512_permutexvar_epi32(_mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0), first);
+            _mm_storeu_si128(sums.as_mut_ptr().cast(), _mm512_castsi512_si128(each));
+        }
+        sums
+    }
+    #[inline(always)]
     fn max_lane(self, v: V) -> f32 {
         // SAFETY: see above.
         unsafe {
