@@ -43,7 +43,7 @@ impl Dense<'_> {
 /// Rows of the weight that a thread takes at once: enough work to be worth claiming, small enough to share out.
 const TILE: usize = 16;
 /// Multiplications below which waking the other threads costs more than it saves.
-const WORTH_SHARING: usize = 1 << 17;
+const WORTH_SHARING: usize = 1 << 16;
 
 /// `x` (rows, k) times `weight` (outs, k) transposed, into `out` (rows, outs).
 ///

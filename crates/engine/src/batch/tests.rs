@@ -205,6 +205,53 @@ fn a_drafter_makes_one_pass_for_all_and_each_gets_what_it_gets_alone() {
     }
 }
 
+/// A drafter that is not asked is shown nothing, and what it sees when it is asked at last is what it would have seen all along.
+#[test]
+fn what_a_drafter_will_not_look_back_to_is_never_shown() {
+    let reach = 128 + 16;
+    for drafter in [NanoDrafter::Assistant, NanoDrafter::DFlash2] {
+        let ((engine, watched), (other, _)) = (self::watched(drafter, false), self::watched(drafter, false));
+        let prompt: Vec<u32> = (0..60).map(|i| 40 + i * 7 % 301).collect();
+        let (mut late, mut asked) = (Sequence::new(&engine, &prompt, None, 1), Sequence::new(&other, &prompt, None, 2));
+        let mut proposed = std::collections::HashMap::new();
+        while late.session.tokens().len() < 400 {
+            late.alone();
+        }
+        assert!(watched.calls.lock().unwrap().observed.is_empty(), "nobody asked");
+        while asked.session.tokens().len() < 500 {
+            let at = asked.session.tokens().len();
+            proposed.insert(at, asked.alone().proposals);
+        }
+        late.width = DraftWidth::Fixed(2);
+        let (mut first, mut equal) = (true, 0);
+        while late.session.tokens().len() < 480 {
+            let at = late.session.tokens().len();
+            let round = late.alone();
+            let seen = round.trace.observe.rows;
+            assert!(if first { (reach..reach + prompt.len()).contains(&seen) } else { seen <= 2 }, "{seen}");
+            first = false;
+            if let Some(all_along) = proposed.get(&at) {
+                assert_eq!(&round.proposals, all_along, "at {at}");
+                equal += 1;
+            }
+        }
+        assert!(equal > 10, "{equal}");
+        // Cut back to where nothing was kept of, it begins anew.
+        for len in [200, 61] {
+            let mut late = Sequence::new(&engine, &prompt, None, 1);
+            while late.session.tokens().len() < 400 {
+                late.alone();
+            }
+            late.session.rewind(len);
+            late.width = DraftWidth::Fixed(4);
+            let (speculation, verified) = late.session.speculating();
+            let turn = Turn { speculation, verified, chain: &mut late.chain, anchor: 50, width: DraftWidth::Fixed(4) };
+            let proposals = speculative::propose(&engine.loaded.backend, &engine.loaded.target, &mut [turn]);
+            assert_eq!(proposals.rounds[0].tokens.len(), 3);
+        }
+    }
+}
+
 #[test]
 fn a_drafter_that_fails_for_one_goes_on_for_the_others() {
     let (engine, watched) = watched(NanoDrafter::Assistant, false);

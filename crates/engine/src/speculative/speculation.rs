@@ -8,10 +8,12 @@ use crate::sampling::Chain;
 use glimmer_backend::Backend;
 use glimmer_model::dflash::{DFlashContext, Seen};
 use glimmer_model::muse::MuseText;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of tapped rows of a sequence that wait to be observed: of a drafter that is not asked again, the last need never be.
+/// Bytes of tapped rows of a sequence that wait to be observed: of a drafter that is not asked again, what it could look back to last
+/// need never be.
 const WAITING: usize = 8 << 20;
 /// So many rows wait whatever they take, so that the observer's weights are read seldom while nothing is drafted.
 const TOGETHER: usize = 32;
@@ -27,8 +29,9 @@ pub(crate) struct Speculation<B: Backend> {
     failed: bool,
     /// What the user should be told of that, once.
     trouble: Option<String>,
-    /// Tapped states (rows, taps * hidden) that were not observed yet, one behind the other, and where they begin.
-    tapped: Vec<B::Tensor>,
+    /// Tapped states (rows, taps * hidden) that were not observed yet, one behind the other, and where they begin: behind what the
+    /// drafter has observed, or further where it would not look back to what is between.
+    tapped: VecDeque<B::Tensor>,
     from: usize,
     rows: usize,
 }
@@ -118,7 +121,7 @@ pub(crate) fn propose<B: Backend>(b: &B, target: &MuseText<B>, turns: &mut [Turn
 
 /// Shows the drafter what it has not seen of those sequences of which that has become much.
 pub(crate) fn catch_up<'a, B: Backend>(b: &B, sequences: impl Iterator<Item = &'a mut Speculation<B>>) {
-    observe(b, &mut sequences.filter(|sequence| sequence.rows >= sequence.patience(b)).collect::<Vec<_>>());
+    observe(b, &mut sequences.filter(|sequence| sequence.is_due(b)).collect::<Vec<_>>());
 }
 
 /// Shows the drafter what it has not seen of these sequences.
@@ -246,13 +249,23 @@ impl<B: Backend> Speculation<B> {
             self.from = position;
         }
         self.rows += b.shape(&states).0;
-        self.tapped.push(states);
+        self.tapped.push_back(states);
+        // What the drafter will not look back to.
+        while let Some(first) = self.tapped.front()
+            && self.rows - b.shape(first).0 >= self.reach()
+        {
+            let rows = b.shape(first).0;
+            (self.from, self.rows) = (self.from + rows, self.rows - rows);
+            self.tapped.pop_front();
+        }
     }
 
-    /// How many rows wait before they are observed, at most.
-    fn patience(&self, b: &B) -> usize {
-        let row = self.tapped.first().map_or(1, |states| size_of::<f32>() * b.shape(states).1);
-        (WAITING / row).min(self.reach()).max(TOGETHER)
+    /// Whether what waits takes too much memory, or came at once and is all that the drafter can look back to, as of a prompt.
+    fn is_due(&self, b: &B) -> bool {
+        let Some(last) = self.tapped.back() else { return false };
+        let (rows, cols) = b.shape(last);
+        let most = (WAITING / (size_of::<f32>() * cols)).max(TOGETHER);
+        self.rows >= most || rows >= self.reach().max(TOGETHER)
     }
 
     /// What the drafter has not seen, which it is about to, and where that begins.
@@ -310,7 +323,7 @@ impl<B: Backend> Speculation<B> {
     /// Forgets positions from `len` on.
     pub fn truncate(&mut self, b: &B, len: usize) {
         while self.from + self.rows > len {
-            let Some(last) = self.tapped.pop() else {
+            let Some(last) = self.tapped.pop_back() else {
                 (self.from, self.rows) = (len, 0);
                 break;
             };
@@ -318,11 +331,15 @@ impl<B: Backend> Speculation<B> {
             self.rows = start - self.from;
             if start < len {
                 self.rows += len - start;
-                self.tapped.push(b.rows(&last, 0..len - start));
+                self.tapped.push_back(b.rows(&last, 0..len - start));
             }
         }
         if let Some(companion) = &mut self.drafter {
             companion.context.truncate(len);
+            if self.rows == 0 && companion.context.end() < self.from {
+                // What is between was not kept.
+                companion.context.adopt(self.from, self.from, Vec::new());
+            }
         }
         if let Some(lookup) = &mut self.lookup {
             lookup.truncate(len);

@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 
 /// Samples of a width that count.
 const KEPT: usize = 9;
-/// Rounds after which a width counts as not measured.
+/// Rounds after which a width counts as not measured; twice as many after each time that it was found as it had been, up to so many
+/// times.
 const FRESH: u64 = 256;
+const LASTS: u32 = 4;
+/// How far what is found may be from what was, as a share, to be as it had been.
+const ALIKE: f64 = 0.25;
 /// What a row more is thought to cost, as a share of what is known, while only one width is.
 const SLOPE: f64 = 0.05;
 /// How far a row more may be from costing what its neighbours say, in costs of one row: a standard deviation.
@@ -35,12 +39,19 @@ struct Samples {
     low: f64,
     /// The round of the last one.
     round: u64,
+    /// How often it was found as it had been.
+    lasts: u32,
 }
 
 impl Samples {
     fn add(&mut self, seconds: f64, round: u64) {
-        if round > self.round + FRESH {
-            self.last.clear();
+        if self.count(round) == 0 {
+            if (seconds / self.low - 1.0).abs() < ALIKE {
+                self.lasts = LASTS.min(self.lasts + 1);
+            } else {
+                self.last.clear();
+                self.lasts = 0;
+            }
         }
         match self.last.len() < KEPT {
             true => self.last.push(seconds),
@@ -54,7 +65,7 @@ impl Samples {
     }
 
     fn count(&self, round: u64) -> usize {
-        if round > self.round + FRESH { 0 } else { self.last.len() }
+        if round > self.round + (FRESH << self.lasts) { 0 } else { self.last.len() }
     }
 }
 
@@ -233,6 +244,26 @@ mod tests {
         costs.add(1, 10.0, 2 + FRESH);
         assert!(costs.curve(2 + FRESH, 1.0, 16, 1).at(5.0) < 14.0);
         assert_eq!(costs.curve(2 + FRESH, 0.0, 16, 1).at(5.0), 14.0);
+    }
+
+    #[test]
+    fn what_stays_as_it_was_is_known_for_longer() {
+        let known = |costs: &Costs, round| costs.widths[&3].count(round);
+        let mut costs = costs(&[(3, 10.0)]);
+        assert_eq!([1 + FRESH, 2 + FRESH].map(|round| known(&costs, round)), [1, 0]);
+        let mut round = 2 + FRESH;
+        costs.add(3, 11.0, round);
+        assert_eq!([round + 2 * FRESH, round + 2 * FRESH + 1].map(|round| known(&costs, round)), [2, 0]);
+        for _ in 0..9 {
+            round += 1 + (FRESH << LASTS);
+            costs.add(3, 9.0, round);
+        }
+        assert_eq!([round, round + 1].map(|round| known(&costs, round + (FRESH << LASTS))), [KEPT, 0]);
+        // What has become another is known for as long as what is new, and what it was no longer counts.
+        round += 1 + (FRESH << LASTS);
+        costs.add(3, 20.0, round);
+        assert_eq!([round + FRESH, round + FRESH + 1].map(|round| known(&costs, round)), [1, 0]);
+        assert_eq!(costs.about(3), 20.0);
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod cost;
 mod odds;
 
 use cost::{Costs, Curve};
-use odds::{Logit, Odds, Prior};
+use odds::{Logit, Odds, Place, Prior};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -320,7 +320,8 @@ impl Controller {
         };
         let mut best = Best::default();
         let confidence = logits(confidence);
-        let expected = self.expected(proposer, &confidence, prices.belief);
+        let places = self.places(proposer, confidence.len());
+        let expected = expected(&places, confidence.iter(), prices.belief);
         for (rows, tokens) in (1..=most).zip(expected).skip(least - 1) {
             best.offer(rows, tokens, prices.verified(rows, tokens), rate);
         }
@@ -386,18 +387,10 @@ impl Controller {
         recent.push_back(logits(confidence));
     }
 
-    /// The tokens to be expected of 1, 2, ... rows.
-    fn expected(&self, proposer: Proposer, confidence: &[Logit], belief: f64) -> impl Iterator<Item = f64> {
+    /// The odds at each of so many places.
+    fn places(&self, proposer: Proposer, count: usize) -> Vec<Place> {
         let odds = &self.odds[proposer as usize];
-        let mut survives = 1.0;
-        let more = confidence.iter().enumerate().map(move |(i, &confidence)| {
-            survives *= odds.of(confidence, i + 1, belief);
-            survives
-        });
-        std::iter::once(1.0).chain(more).scan(0.0, |tokens, more| {
-            *tokens += more;
-            Some(*tokens)
-        })
+        (1..=count).map(|place| odds.place(place)).collect()
     }
 
     /// Tokens per second by the rows that are drafted, had the last drafts been so wide: each verified as far as pays,
@@ -407,15 +400,20 @@ impl Controller {
             Proposer::Drafter => self.block,
             Proposer::Lookup => super::ngram::BLOCK,
         };
-        let drafts: Vec<Vec<f64>> = self.recent[proposer as usize]
+        let places = self.places(proposer, most - 1);
+        let verify: Vec<f64> = (0..=most).map(|rows| prices.verify.at(rows as f64)).collect();
+        // Of each of the last drafts, tokens and seconds by the rows that are verified.
+        let drafts: Vec<Vec<(f64, f64)>> = self.recent[proposer as usize]
             .iter()
             .map(|confidence| {
-                let mut confidence = confidence.clone();
                 // What a narrow draft would have gone on with is not known.
-                if let (Proposer::Drafter, Some(&last)) = (proposer, confidence.last()) {
-                    confidence.resize(confidence.len().max(most - 1), last);
-                }
-                self.expected(proposer, &confidence, prices.belief).collect()
+                let rest = match (proposer, confidence.last()) {
+                    (Proposer::Drafter, Some(last)) => vec![*last; (most - 1).saturating_sub(confidence.len())],
+                    _ => Vec::new(),
+                };
+                let tokens = expected(&places, confidence.iter().chain(&rest), prices.belief);
+                let rows = tokens.zip(&verify[1..]);
+                rows.map(|(tokens, verify)| (tokens, verify + prices.observe.at(tokens))).collect()
             })
             .collect();
         let plain = 1.0 / prices.plain().max(f64::MIN_POSITIVE);
@@ -423,22 +421,50 @@ impl Controller {
         // The worth of a second and the best widths depend on each other; they settle at once.
         for _ in 0..3 {
             let mut sums = vec![(0.0, 0.0); most + 1];
-            for expected in &drafts {
+            for draft in &drafts {
                 let mut best = Best::default();
                 for (rows, sum) in sums.iter_mut().enumerate().skip(1) {
-                    if let Some(&tokens) = expected.get(rows - 1) {
-                        best.offer(rows, tokens, prices.verified(rows, tokens), worth);
+                    if let Some(&(tokens, seconds)) = draft.get(rows - 1) {
+                        best.offer(rows, tokens, seconds, worth);
                     }
-                    let draft = if proposer == Proposer::Drafter { prices.draft.at(rows as f64) } else { 0.0 };
-                    *sum = (sum.0 + best.tokens, sum.1 + best.seconds + draft);
+                    *sum = (sum.0 + best.tokens, sum.1 + best.seconds);
                 }
             }
-            rates = sums.iter().map(|&(tokens, seconds)| if seconds > 0.0 { tokens / seconds } else { 0.0 }).collect();
+            let drafted = |rows: usize| match proposer {
+                Proposer::Drafter => drafts.len() as f64 * prices.draft.at(rows as f64),
+                Proposer::Lookup => 0.0,
+            };
+            let rate = |(rows, &(tokens, seconds)): (usize, &(f64, f64))| match seconds > 0.0 {
+                true => tokens / (seconds + drafted(rows)),
+                false => 0.0,
+            };
+            rates = sums.iter().enumerate().map(rate).collect();
             rates[1] = plain;
-            worth = rates.iter().copied().fold(0.0, f64::max);
+            let best = rates.iter().copied().fold(0.0, f64::max);
+            if best == worth {
+                break;
+            }
+            worth = best;
         }
         rates
     }
+}
+
+/// The tokens to be expected of 1, 2, ... rows.
+fn expected<'a>(
+    places: &[Place],
+    confidence: impl Iterator<Item = &'a Logit>,
+    belief: f64,
+) -> impl Iterator<Item = f64> {
+    let odds = places.iter().zip(confidence).map(move |(place, &confidence)| place.odds(confidence, belief));
+    let survives = odds.scan(1.0, |survives, odds| {
+        *survives *= odds;
+        Some(*survives)
+    });
+    std::iter::once(1.0).chain(survives).scan(0.0, |tokens, more| {
+        *tokens += more;
+        Some(*tokens)
+    })
 }
 
 impl Drop for Controller {

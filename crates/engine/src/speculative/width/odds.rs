@@ -7,6 +7,8 @@ const PLACES: usize = 15;
 /// What the odds depend on: a constant, the logit of the confidence, the logarithm of the place in the block, and each place by
 /// itself.
 const INPUTS: usize = 3 + PLACES;
+/// Which of them is the confidence.
+const CONFIDENCE: usize = 1;
 /// Before anything is known, a confidence is believed.
 const FIRST: Inputs = inputs_of([0.0, 1.0, 0.0], 0.0);
 /// How far the weights of one sequence may be from those of others, before that is known: their variances.
@@ -79,20 +81,41 @@ impl Prior {
     }
 }
 
-impl Odds {
-    /// The probability that a proposal is accepted where those before it were. The first has place 1. With `belief`, what it may
-    /// well be: so many standard deviations of the logit more.
-    pub fn of(&self, confidence: Logit, place: usize, belief: f64) -> f64 {
-        let (at, x) = inputs(confidence, place);
+/// The odds at a place of a block, as they depend on the confidence there: the logit, and how far it may be off.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// A constant and a slope.
+    logit: [f64; 2],
+    /// The variance: a constant, twice a slope, and what grows with the square.
+    variance: [f64; 3],
+}
+
+impl Place {
+    /// The probability that a proposal is accepted where those before it were. With `belief`, what it may well be: so many standard
+    /// deviations of the logit more.
+    pub fn odds(&self, Logit(confidence): Logit, belief: f64) -> f64 {
+        let [constant, slope] = self.logit;
         let more = match belief > 0.0 {
             true => {
-                let variance: f64 =
-                    (0..4).map(|i| x[i] * (0..4).map(|j| x[j] * self.covariance[at[i]][at[j]]).sum::<f64>()).sum();
-                belief * variance.max(0.0).sqrt()
+                let [constant, half, square] = self.variance;
+                belief * (constant + confidence * (2.0 * half + confidence * square)).max(0.0).sqrt()
             }
             false => 0.0,
         };
-        probability(self.logit(at, x) + more)
+        probability(constant + confidence * slope + more)
+    }
+}
+
+impl Odds {
+    /// The odds at a place; the first is 1.
+    pub fn place(&self, place: usize) -> Place {
+        let (at, x) = inputs(Logit(0.0), place);
+        let with = |i: usize| (0..4).map(|j| x[j] * self.covariance[i][at[j]]).sum::<f64>();
+        let variance = (0..4).map(|i| x[i] * with(at[i])).sum();
+        Place {
+            logit: [self.logit(at, x), self.weights[CONFIDENCE]],
+            variance: [variance, with(CONFIDENCE), self.covariance[CONFIDENCE][CONFIDENCE]],
+        }
     }
 
     /// So many proposals were not learned from.
@@ -161,10 +184,10 @@ mod tests {
     fn a_confidence_is_believed_at_first() {
         let odds = Prior::default().odds();
         for p in [0.1, 0.5, 0.95] {
-            assert!((odds.of(Logit::of(p), 7, 0.0) - p).abs() < 1e-9);
+            assert!((odds.place(7).odds(Logit::of(p), 0.0) - p).abs() < 1e-9);
         }
         for p in [f64::NAN, 0.0, 1.0, -1.0, 2.0] {
-            assert!((0.0..=1.0).contains(&odds.of(Logit::of(p), 1, 1.0)), "{p}");
+            assert!((0.0..=1.0).contains(&odds.place(1).odds(Logit::of(p), 1.0)), "{p}");
         }
     }
 
@@ -194,13 +217,13 @@ mod tests {
         };
         (0..2000).for_each(|_| draw(&mut odds, &truth));
         for (confidence, place) in [(0.2, 1), (0.5, 2), (0.9, 1), (0.9, 5)] {
-            let (found, truth) = (odds.of(Logit::of(confidence), place, 0.0), truth(confidence, place));
+            let (found, truth) = (odds.place(place).odds(Logit::of(confidence), 0.0), truth(confidence, place));
             assert!((found - truth).abs() < 0.15, "{confidence} {place}: {found}, {truth}");
         }
         // It follows when the truth changes.
         (0..100).for_each(|_| draw(&mut odds, &|_, _| 0.95));
-        assert!(odds.of(Logit::of(0.5), 2, 0.0) > 0.8);
+        assert!(odds.place(2).odds(Logit::of(0.5), 0.0) > 0.8);
         (0..200).for_each(|_| draw(&mut odds, &|_, _| 0.05));
-        assert!(odds.of(Logit::of(0.5), 2, 0.0) < 0.2);
+        assert!(odds.place(2).odds(Logit::of(0.5), 0.0) < 0.2);
     }
 }
