@@ -14,7 +14,7 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     /// Sixteen f32.
     type V: Copy;
 
-    /// How many accumulators of this type fit the registers beside operands; shapes the blocks of matrix products.
+    /// About how many accumulators of this type fit the registers beside operands; shapes the blocks of matrix products.
     const ACCUMULATORS: usize;
 
     /// `x` in every lane.
@@ -59,8 +59,8 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn sum(self, v: Self::V) -> f32;
     /// The sums of four.
     #[inline(always)]
-    fn sums(self, v: [Self::V; 4]) -> [f32; 4] {
-        v.map(|v| self.sum(v))
+    fn sums(self, [a, b, c, d]: [Self::V; 4]) -> [f32; 4] {
+        [self.sum(a), self.sum(b), self.sum(c), self.sum(d)]
     }
     /// The largest lane, by halves like [`sum`](Self::sum), with [`max`](Self::max).
     fn max_lane(self, v: Self::V) -> f32;

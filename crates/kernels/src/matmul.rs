@@ -262,7 +262,8 @@ impl<L: Lanes> Dot for Pairs<L> {
     }
 }
 
-/// A tile of f32 activations and weights that are widened: row r of `out` takes row r's products with every row of `weight`.
+/// A tile of f32 activations and weights that are widened: row r of `out` takes row r's products with every row of
+/// `weight`.
 #[inline(always)]
 pub(crate) fn wide<L: Lanes, E: Element>(l: L, x: &[f32], weight: &[E::Bits], k: usize, out: &mut Columns<'_>) {
     tile(Wide(l, PhantomData::<E>), x, weight, k, out);
@@ -278,8 +279,8 @@ type Elements<C> = [<C as Chunk>::Element];
 
 /// Rows of a weight that are multiplied side by side.
 pub(crate) const GROUP: usize = 4;
-/// Rows of x that pass by a group at once: as many as the registers of the widest vectors hold accumulators for, with room left
-/// for adding them up.
+/// Rows of x that pass by a group at once: as many as the widest vectors have registers for, with room left for adding them
+/// up.
 const ROWS: usize = 5;
 
 #[inline(always)]
@@ -344,7 +345,7 @@ fn group<D: Dot, const R: usize>(
     bytes: usize,
 ) -> [[f32; GROUP]; R] {
     let mut sums = [[0.0; GROUP]; R];
-    // The group behind this one, which is asked for once.
+    // The group behind this one.
     let next = Some(GROUP * bytes);
     if D::ACCUMULATORS < 16 && R > 1 {
         for r in (0..R - 1).step_by(2) {

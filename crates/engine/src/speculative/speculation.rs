@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of tapped rows of a sequence that wait to be observed: of a drafter that is not asked again, what it could look back to last
-/// need never be.
+/// Bytes of tapped rows of a sequence that wait to be observed. Where they are more than the drafter looks back to, those of one that
+/// is not asked again need never be.
 const WAITING: usize = 8 << 20;
 /// So many rows wait whatever they take, so that the observer's weights are read seldom while nothing is drafted.
 const TOGETHER: usize = 32;
@@ -29,8 +29,8 @@ pub(crate) struct Speculation<B: Backend> {
     failed: bool,
     /// What the user should be told of that, once.
     trouble: Option<String>,
-    /// Tapped states (rows, taps * hidden) that were not observed yet, one behind the other, and where they begin: behind what the
-    /// drafter has observed, or further where it would not look back to what is between.
+    /// Tapped states (rows, taps * hidden) that were not observed yet, one behind the other, and where they begin: behind
+    /// what the drafter has observed, or further where it would not look back to what is between.
     tapped: VecDeque<B::Tensor>,
     from: usize,
     rows: usize,
@@ -250,7 +250,7 @@ impl<B: Backend> Speculation<B> {
         }
         self.rows += b.shape(&states).0;
         self.tapped.push_back(states);
-        // What the drafter will not look back to.
+        // What the drafter will not look back to; who goes back behind it later has a shorter context for a while.
         while let Some(first) = self.tapped.front()
             && self.rows - b.shape(first).0 >= self.reach()
         {
@@ -260,7 +260,8 @@ impl<B: Backend> Speculation<B> {
         }
     }
 
-    /// Whether what waits takes too much memory, or came at once and is all that the drafter can look back to, as of a prompt.
+    /// Whether what waits takes too much memory, or a pass over a prompt gave all that the drafter looks back to: together they
+    /// take least, and the first draft need not wait for them.
     fn is_due(&self, b: &B) -> bool {
         let Some(last) = self.tapped.back() else { return false };
         let (rows, cols) = b.shape(last);

@@ -88,7 +88,7 @@ fn the_drafter_has_seen_everything_when_it_is_asked() {
             let prompt = pair.prompts()[prompt].clone();
             let (alone, engine) = (pair.engine(), load(&kind.of(pair.options())));
             let mut begun = Begun::new(&engine, &prompt, &sampling);
-            // Rounds without a draft, fewer and more than are observed together, between rounds with one.
+            // Rounds without a draft, fewer and more than what the drafter of Tiny looks back to, between rounds with one.
             for idle in [0, 1, 5, 31, 32, 40, 3, 0, 0, 70, 2] {
                 for _ in 0..idle {
                     assert_eq!(begun.round(1).trace.proposer, None);

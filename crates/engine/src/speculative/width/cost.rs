@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 /// Samples of a width that count.
 const KEPT: usize = 9;
-/// Rounds after which a width counts as not measured; twice as many after each time that it was found as it had been, up to so many
-/// times.
+/// Rounds after which a width counts as not measured; twice as many after each time that it was found as it had been.
 const FRESH: u64 = 256;
+/// So many times at most.
 const LASTS: u32 = 4;
 /// How far what is found may be from what was, as a share, to be as it had been.
 const ALIKE: f64 = 0.25;
@@ -46,7 +46,7 @@ struct Samples {
 impl Samples {
     fn add(&mut self, seconds: f64, round: u64) {
         if self.count(round) == 0 {
-            if (seconds / self.low - 1.0).abs() < ALIKE {
+            if alike(seconds, self.low) {
                 self.lasts = LASTS.min(self.lasts + 1);
             } else {
                 self.last.clear();
@@ -61,12 +61,20 @@ impl Samples {
         self.round = round;
         let mut sorted = self.last.clone();
         sorted.sort_by(f64::total_cmp);
-        self.low = sorted[(sorted.len() - 1) / 3];
+        let before = std::mem::replace(&mut self.low, sorted[(sorted.len() - 1) / 3]);
+        if !alike(self.low, before) {
+            self.lasts = 0;
+        }
     }
 
     fn count(&self, round: u64) -> usize {
         if round > self.round + (FRESH << self.lasts) { 0 } else { self.last.len() }
     }
+}
+
+/// Whether something takes as long as it did.
+fn alike(seconds: f64, before: f64) -> bool {
+    (seconds / before - 1.0).abs() < ALIKE
 }
 
 /// What each number of rows costs a sequence at some moment, 0 rows first.
@@ -259,6 +267,9 @@ mod tests {
             costs.add(3, 9.0, round);
         }
         assert_eq!([round, round + 1].map(|round| known(&costs, round + (FRESH << LASTS))), [KEPT, 0]);
+        // It need not have been forgotten for that.
+        (0..KEPT).for_each(|_| costs.add(3, 14.0, round));
+        assert_eq!([round + FRESH, round + FRESH + 1].map(|round| known(&costs, round)), [KEPT, 0]);
         // What has become another is known for as long as what is new, and what it was no longer counts.
         round += 1 + (FRESH << LASTS);
         costs.add(3, 20.0, round);

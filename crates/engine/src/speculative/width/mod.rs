@@ -401,7 +401,6 @@ impl Controller {
             Proposer::Lookup => super::ngram::BLOCK,
         };
         let places = self.places(proposer, most - 1);
-        let verify: Vec<f64> = (0..=most).map(|rows| prices.verify.at(rows as f64)).collect();
         // Of each of the last drafts, tokens and seconds by the rows that are verified.
         let drafts: Vec<Vec<(f64, f64)>> = self.recent[proposer as usize]
             .iter()
@@ -412,8 +411,7 @@ impl Controller {
                     _ => Vec::new(),
                 };
                 let tokens = expected(&places, confidence.iter().chain(&rest), prices.belief);
-                let rows = tokens.zip(&verify[1..]);
-                rows.map(|(tokens, verify)| (tokens, verify + prices.observe.at(tokens))).collect()
+                (1..).zip(tokens).map(|(rows, tokens)| (tokens, prices.verified(rows, tokens))).collect()
             })
             .collect();
         let plain = 1.0 / prices.plain().max(f64::MIN_POSITIVE);

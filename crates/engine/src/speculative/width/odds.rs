@@ -86,13 +86,13 @@ impl Prior {
 pub struct Place {
     /// A constant and a slope.
     logit: [f64; 2],
-    /// The variance: a constant, twice a slope, and what grows with the square.
+    /// The variance: a constant, half a slope, and what grows with the square.
     variance: [f64; 3],
 }
 
 impl Place {
-    /// The probability that a proposal is accepted where those before it were. With `belief`, what it may well be: so many standard
-    /// deviations of the logit more.
+    /// The probability that a proposal is accepted where those before it were. With `belief`, what it may well be: so many
+    /// standard deviations of the logit more.
     pub fn odds(&self, Logit(confidence): Logit, belief: f64) -> f64 {
         let [constant, slope] = self.logit;
         let more = match belief > 0.0 {
