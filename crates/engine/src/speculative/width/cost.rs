@@ -46,11 +46,9 @@ struct Samples {
 impl Samples {
     fn add(&mut self, seconds: f64, round: u64) {
         if self.count(round) == 0 {
-            if alike(seconds, self.low) {
-                self.lasts = LASTS.min(self.lasts + 1);
-            } else {
-                self.last.clear();
-                self.lasts = 0;
+            match alike(seconds, self.low) {
+                true => self.lasts = LASTS.min(self.lasts + 1),
+                false => self.last.clear(),
             }
         }
         match self.last.len() < KEPT {
